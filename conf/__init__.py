@@ -1,0 +1,1 @@
+"""The configs, shipped as the package rlexp.conf."""

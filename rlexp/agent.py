@@ -1,0 +1,132 @@
+"""The Python side: one class per algorithm, all with the same lifecycle.
+
+agent = PPO("env=cartpole", "algo.clip_range=0.1")
+agent.learn(); agent.evaluate(episodes=20); agent.predict(obs); agent.save(path)
+agent = PPO.load(path); agent.resume()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import gymnasium as gym
+
+from rlexp.checkpoint import Checkpoint, save_checkpoint
+from rlexp.config.compose import compose, register
+from rlexp.config.trust import EVERYTHING, Trust, trusting
+from rlexp.errors import ConfigError, RunError
+from rlexp.evaluation import Evaluation, Evaluator
+from rlexp.loading import load
+from rlexp.policy import Policy
+from rlexp.prediction import Predictor
+from rlexp.resuming import resume_run
+from rlexp.runner import Runner
+
+EnvFactory = Callable[[], gym.Env]
+
+
+class Agent:
+    """An algorithm with everything around it. Use the named classes: ``from rlexp import PPO, SAC, …``."""
+
+    algo: ClassVar[str]  # name of the config in conf/algo
+
+    def __init__(self, *overrides: str, env: EnvFactory | None = None) -> None:
+        """Compose from overrides as on the command line; ``env`` is a function that makes a Gymnasium environment."""
+        given = [f"algo={self.algo}", *overrides]
+        if env is not None:
+            given += ["env=gym", f"env.id={getattr(env, '__name__', type(env).__name__).strip('<>')}"]
+        self._begin(compose(given), EVERYTHING, env)
+
+    def _begin(self, config: dict[str, Any], trust: Trust, env: EnvFactory | None) -> None:
+        self.config = config
+        self.summary: dict[str, Any] | None = None
+        self.run_dir: Path | None = None  # where the run lies once it has begun
+        self._trust, self._env_factory = trust, env
+        self._runner = Runner(config, trust=trust, env_factory=env)  # refuses what cannot work
+        self._checkpoint: Checkpoint | None = None
+        self._policy: Policy | None = None
+        self._predictor: Predictor | None = None
+
+    # ---- lifecycle
+
+    def learn(self, run_dir: Path | str | None = None) -> Self:
+        """Train from the beginning; ``run_dir`` is a new directory, by default ``outputs/<name>``."""
+        if self.run_dir is not None or self._checkpoint is not None:
+            raise RunError("This agent has been trained already. Continue with resume(), or make a new agent.")
+        path = Path(run_dir or Path("outputs") / self.config["name"]).absolute()
+        runner = Runner(self.config, trust=self._trust, env_factory=self._env_factory)
+        self.run_dir = path
+        try:
+            self.summary = runner.train(path, ["python"])
+        finally:
+            self._adopt(runner)
+        return self
+
+    def resume(self, *overrides: str) -> Self:
+        """Continue an interrupted run, or extend a completed one: ``agent.resume("trainer.total_steps=200_000")``."""
+        if self.run_dir is None:
+            raise RunError(
+                "There is no run to resume: call learn() first, or load a run directory. (A checkpoint made by save() "
+                "holds the policy to act with, not the run.)"
+            )
+        self.summary = resume_run(self.run_dir, overrides, trust=self._trust, env_factory=self._env_factory)
+        loaded = load(self.run_dir, trust=self._trust, env_factory=self._env_factory)
+        self.config, self._checkpoint = loaded.checkpoint.config, loaded.checkpoint
+        self._runner, self._policy, self._predictor = loaded.runner, None, None
+        return self
+
+    def evaluate(self, episodes: int = 20, *, deterministic: bool = True, seed: int = 0) -> Evaluation:
+        """Play whole episodes with the present policy."""
+        evaluator = Evaluator(self._runner.env)
+        try:
+            return evaluator(self.policy, episodes, seed=seed, deterministic=deterministic)
+        finally:
+            evaluator.close()
+
+    def predict(self, obs: Any, *, deterministic: bool = True) -> Any:
+        """The action for one observation, or a list of actions for several."""
+        if self._predictor is None:
+            self._predictor = Predictor(self._runner.env, self.policy, self.config["seed"])
+        return self._predictor(obs, deterministic=deterministic)
+
+    def save(self, path: Path | str) -> Path:
+        """Write the present policy, with its config and normalisers, as a checkpoint directory of its own."""
+        tree = {"policy": self.policy.state_dict(), "spec": self._runner.spec.to_dict()}
+        return save_checkpoint(Path(path).absolute(), tree, self.config)
+
+    @classmethod
+    def load(
+        cls, path: Path | str, *, checkpoint: str = "last", trust: Iterable[str] = (), env: EnvFactory | None = None
+    ) -> Self:
+        """Open a run directory or a saved checkpoint; ``trust`` names packages of yours that it may execute."""
+        register()
+        loaded = load(path, which=checkpoint, trust=trusting(trust), env_factory=env)
+        if cls is not Agent and loaded.runner.algo_name != cls.algo:
+            raise ConfigError(f"{path} holds {loaded.runner.algo_name}, not {cls.algo}. Load it with rlexp.Agent.load.")
+        agent = cls.__new__(cls)
+        agent._begin(loaded.checkpoint.config, trusting(trust), env)
+        agent._runner, agent._checkpoint = loaded.runner, loaded.checkpoint
+        agent.run_dir = loaded.run_dir.path if loaded.run_dir is not None else None
+        return agent
+
+    # ---- inside
+
+    @property
+    def policy(self) -> Policy:
+        """The policy of now: fresh, trained or loaded."""
+        if self._policy is None:
+            state = self._checkpoint.tree["policy"] if self._checkpoint is not None else None
+            self._policy = self._runner.policy(state)
+        return self._policy
+
+    def _adopt(self, runner: Runner) -> None:
+        """Go on with the policy that a run has just trained."""
+        self._runner, self._predictor = runner, None
+        self._policy = getattr(runner.trainer, "policy", None)
+
+
+def agent_class(algo: str, name: str, doc: str) -> type[Agent]:
+    """The public class of one algorithm."""
+    return type(name, (Agent,), {"algo": algo, "__doc__": doc, "__module__": "rlexp"})

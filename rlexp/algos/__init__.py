@@ -1,0 +1,11 @@
+"""The algorithms: one file each, named after the paper."""
+
+from rlexp.algos.base import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
+from rlexp.algos.crr import CRR
+from rlexp.algos.discrete_sac import DiscreteSAC
+from rlexp.algos.dqn import DQN
+from rlexp.algos.ppo import PPO
+from rlexp.algos.rlpd import RLPD
+from rlexp.algos.sac import SAC
+
+__all__ = ["CRR", "DQN", "PPO", "RLPD", "SAC", "Algorithm", "DiscreteSAC", "OffPolicyAlgorithm", "OnPolicyAlgorithm"]

@@ -1,0 +1,166 @@
+"""What every algorithm is: hyperparameters as fields, mathematics as methods.
+
+An algorithm never sees environments, files or loggers. The trainers call ``act`` and ``update``; whatever ``build``
+assigns that is a module, an optimizer or a tensor is its state.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from rlexp.compiling import CompiledPhase, phases_of
+from rlexp.config.component import schedulable
+from rlexp.config.fields import Fraction
+from rlexp.envs.spec import EnvSpec
+from rlexp.models import Model
+from rlexp.optim import Optimizer
+from rlexp.schedules import Schedule
+from rlexp.seeding import derive_seed
+from rlexp.types import Act, Batch, Obs, Rollout, Update
+
+ON_POLICY, REPLAY, OFFLINE, MIXED = "on_policy", "replay", "offline", "mixed"
+DISCRETE, CONTINUOUS, MULTI_DISCRETE, MULTI_BINARY = "discrete", "continuous", "multi_discrete", "multi_binary"
+
+
+@dataclass(eq=False, kw_only=True)
+class Algorithm(ABC):
+    """Base of all algorithms: the contract with the trainers, and the state that goes into a checkpoint."""
+
+    loops: ClassVar[frozenset[str]]  # trainers it can learn in
+    actions: ClassVar[frozenset[str]]  # action spaces it can act in
+    unit_actions: ClassVar[bool] = False  # acts in [-1, 1]; the framework rescales to the bounds of the space
+
+    gamma: Fraction = 0.99  # discount of future reward
+    schedules: dict[str, Any] = field(default_factory=dict)  # numeric fields that change over the run
+
+    def setup(self, spec: EnvSpec, model: Model, *, device: torch.device, seed: int, compiled: bool = False) -> None:
+        """Build networks and optimizers on ``device``; the weights depend on ``seed`` alone."""
+        self.spec, self.device = spec, device
+        self.updates = 0
+        self.generator = torch.Generator(device).manual_seed(derive_seed(seed, "algo"))
+        self._prepare_schedules()
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.device(device):
+            torch.manual_seed(derive_seed(seed, "init"))
+            self.build(spec, model)
+        self.compiled = compiled
+        if compiled:
+            for name, function in phases_of(type(self)).items():
+                setattr(self, name, CompiledPhase(self, function))
+
+    @abstractmethod
+    def build(self, spec: EnvSpec, model: Model) -> None:
+        """Create networks, targets and optimizers."""
+
+    @abstractmethod
+    def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
+        """Actions for a batch of observations; ``carry`` is whatever this returned last time, None at first."""
+
+    @abstractmethod
+    def update(self, batch: Any) -> Update:
+        """Learn from a :class:`Batch` (on-policy: a whole :class:`Rollout`)."""
+
+    def reset_carry(self, carry: Any, ended: Tensor) -> Any:
+        """The carry with the rows whose episode ended set to the start of an episode; ``ended`` is bool [N]."""
+        return carry
+
+    def noise(self, *shape: int) -> Tensor:
+        """Standard normal noise from the algorithm's own generator, drawn outside of the compiled phases."""
+        return torch.randn(shape, generator=self.generator, device=self.device)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Uniform noise in [0, 1) from the algorithm's own generator."""
+        return torch.rand(shape, generator=self.generator, device=self.device)
+
+    # ---- schedules
+
+    def _prepare_schedules(self) -> None:
+        """A scheduled float becomes a 0-dim tensor that is changed in place: graphs and optimizers read it anew."""
+        self.scheduled: dict[str, tuple[Schedule, float]] = {}
+        kinds = schedulable(type(self))
+        for name, given in self.schedules.items():
+            if given is None:
+                continue
+            schedule = given if isinstance(given, Schedule) else Schedule(**given)
+            initial = getattr(self, name)
+            self.scheduled[name] = (schedule, initial)
+            start = schedule.value(initial, 0.0)
+            setattr(self, name, torch.tensor(start, device=self.device) if kinds[name] is float else round(start))
+
+    def apply_schedules(self, progress: float) -> None:
+        """Set every scheduled hyperparameter to its value at ``progress`` of the budget."""
+        for name, (schedule, initial) in self.scheduled.items():
+            value = schedule.value(initial, progress)
+            current = getattr(self, name)
+            if isinstance(current, Tensor):
+                current.fill_(value)
+            elif round(value) != current:
+                setattr(self, name, round(value))
+
+    def scheduled_values(self) -> dict[str, float]:
+        """The current values, for the log."""
+        return {name: float(getattr(self, name)) for name in self.scheduled}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """A hyperparameter set after compiling would go unnoticed by graphs that hold its old value: trace anew."""
+        super().__setattr__(name, value)
+        if name in type(self).__dataclass_fields__ and self.__dict__.get("compiled"):
+            for attribute in vars(self).values():
+                if isinstance(attribute, CompiledPhase):
+                    attribute.graphs.clear()
+
+    # ---- state
+
+    def parts(self) -> dict[str, nn.Module | Optimizer | Tensor]:
+        """Everything that ``build`` created and a checkpoint must hold, by attribute name."""
+        return {k: v for k, v in vars(self).items() if isinstance(v, (nn.Module, Optimizer, Tensor))}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, moments, generator and counters."""
+        state: dict[str, Any] = {"updates": self.updates, "generator": self.generator.get_state()}
+        for name, part in self.parts().items():
+            state[name] = part.detach() if isinstance(part, Tensor) else dict(part.state_dict())
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore in place, so that graphs and optimizers keep pointing at the same tensors."""
+        self.updates = int(state["updates"])
+        self.generator.set_state(state["generator"].cpu())
+        for name, part in self.parts().items():
+            if isinstance(part, Tensor):
+                with torch.no_grad():
+                    part.copy_(state[name])
+            else:
+                part.load_state_dict(state[name])
+
+
+@dataclass(eq=False, kw_only=True)
+class OnPolicyAlgorithm(Algorithm):
+    """Learns from whole rollouts of its current policy."""
+
+    loops: ClassVar[frozenset[str]] = frozenset({ON_POLICY})
+
+    @abstractmethod
+    def value(self, obs: Obs) -> Tensor:
+        """V(s) for a batch of observations, [B]."""
+
+    @abstractmethod
+    def update(self, batch: Rollout) -> Update:
+        """Learn from one rollout [T, N]; owns its epochs and minibatches."""
+
+    def updates_per_rollout(self, transitions: int) -> int:
+        """How many optimizer steps one rollout of so many transitions leads to."""
+        return 1
+
+
+@dataclass(eq=False, kw_only=True)
+class OffPolicyAlgorithm(Algorithm):
+    """Learns from batches of transitions, whoever collected them."""
+
+    @abstractmethod
+    def update(self, batch: Batch) -> Update:
+        """One gradient update."""

@@ -1,0 +1,154 @@
+"""Soft actor-critic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from rlexp.algos.base import CONTINUOUS, MIXED, REPLAY, OffPolicyAlgorithm
+from rlexp.algos.losses import mse
+from rlexp.compiling import phase
+from rlexp.config.component import component
+from rlexp.config.fields import Fraction, NonNegative, Positive, Size
+from rlexp.envs.spec import EnvSpec
+from rlexp.models import Model, NetDefaults, PolicyHead
+from rlexp.models.distributions import SquashedGaussianHead
+from rlexp.models.target import TargetNetwork
+from rlexp.optim import Adam
+from rlexp.tree import tree_first
+from rlexp.types import Act, Batch, Obs, Update
+
+
+def sac_critic_loss(q: Tensor, reward: Tensor, discount: Tensor, next_value: Tensor, weight: Any = None) -> Tensor:
+    """Σ_i E[(Q_i(s, a) − y)²] with y = r + γ (1 − terminated) V(s′); q is [n, B], everything else [B].
+
+    The soft value of the next state is V(s′) = min_i Q̄_i(s′, a′) − α log π(a′|s′).
+    """
+    return mse(q, reward + discount * next_value, weight)
+
+
+def sac_actor_loss(alpha: Tensor | float, log_prob: Tensor, q: Tensor) -> Tensor:
+    """E[α log π(a|s) − Q(s, a)], a ~ π."""
+    return (alpha * log_prob - q).mean()
+
+
+def sac_alpha_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: float) -> Tensor:
+    """α grows while the policy's entropy is below its target: E[log α · (H − H̄)]."""
+    return (log_alpha * (entropy - target_entropy)).mean()
+
+
+@component("algo", "sac")
+@dataclass(eq=False, kw_only=True)
+class SAC(OffPolicyAlgorithm):
+    """Soft actor-critic with learned temperature (Haarnoja et al., 2018, arXiv:1812.05905).
+
+    Critic:  Q_i(s, a) → r + γ (min_i Q̄_i(s′, a′) − α log π(a′|s′)),  a′ ~ π(·|s′).
+    Actor:   minimise  α log π(a|s) − min_i Q_i(s, a).
+    Temperature: α such that the entropy of π stays at its target.
+    The first choice for continuous actions when environment steps are worth more than computation.
+    """
+
+    loops: ClassVar[frozenset[str]] = frozenset({REPLAY, MIXED})
+    actions: ClassVar[frozenset[str]] = frozenset({CONTINUOUS})
+    unit_actions: ClassVar[bool] = True
+    actor_network: ClassVar[NetDefaults] = NetDefaults(hidden=(256, 256))
+    critic_network: ClassVar[NetDefaults] = NetDefaults(hidden=(256, 256))
+
+    actor_learning_rate: Positive = 3e-4  # step size of the policy
+    critic_learning_rate: Positive = 3e-4  # step size of the critics
+    alpha_learning_rate: Positive = 3e-4  # step size of the temperature
+    alpha: Positive | None = None  # temperature if it is to stay fixed; null: learned
+    initial_alpha: Positive = 1.0  # temperature that learning starts from
+    target_entropy_scale: NonNegative = 1.0  # target entropy is −this · |A|
+    n_critics: Size = 2  # ensemble whose minimum is taken
+    tau: Fraction = 0.005  # share of the critics that flows into their targets at each update
+
+    def build(self, spec: EnvSpec, model: Model) -> None:
+        """Actor, critics with targets, temperature."""
+        self.build_networks(spec, model)
+        self.target_critic = TargetNetwork(self.critic)
+        self.log_alpha = torch.tensor(float(self.alpha or self.initial_alpha)).log().requires_grad_(self.alpha is None)
+        self.actor_optimizer = Adam(self.actor.named_parameters(), self.actor_learning_rate)
+        self.critic_optimizer = Adam(self.critic.named_parameters(), self.critic_learning_rate)
+        if self.alpha is None:
+            self.alpha_optimizer = Adam([self.log_alpha], self.alpha_learning_rate)
+
+    def build_networks(self, spec: EnvSpec, model: Model) -> None:
+        """The policy π(·|s) and the critics Q_i(s, a)."""
+        dim = spec.action.dim
+        self.target_entropy = -self.target_entropy_scale * dim
+        self.head: PolicyHead = SquashedGaussianHead(dim)
+        self.actor = model.build(spec, self.head.out, defaults=self.actor_network)
+        self.critic = model.build(spec, 1, defaults=self.critic_network, action_dim=dim, ensemble=self.n_critics)
+
+    def policy(self, obs: Obs) -> Any:
+        """π(·|s)."""
+        return self.head.dist(self.actor(obs))
+
+    def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
+        """Sample from the policy, or take its mode."""
+        policy = self.policy(obs)
+        if not explore:
+            return Act(policy.mode())
+        rows = len(tree_first(obs))
+        return Act(policy.sample(self.head.draw_noise(rows, generator=generator, device=self.device)))
+
+    def update(self, batch: Batch) -> Update:
+        """Critics, their targets, then actor and temperature."""
+        self.updates += 1
+        noise = self.randomness(batch)
+        metrics = self.critic_phase(batch, noise)
+        return Update(metrics | self.actor_phase(batch.obs, noise))
+
+    def randomness(self, batch: Batch) -> dict[str, Tensor]:
+        """All random numbers of one update."""
+        current, following = self.noise(2, *batch.action.shape)
+        return {"action": current, "next_action": following}
+
+    @phase
+    def critic_phase(self, batch: Batch, noise: dict[str, Tensor]) -> dict[str, Tensor]:
+        """One step of the critics towards the soft Bellman target, and of the targets towards the critics."""
+        with torch.no_grad():
+            next_value = self.next_value(batch.next_obs, noise)
+        q = self.q_taken(batch)  # [n, B]
+        loss = sac_critic_loss(q, batch.reward, batch.discount, next_value, batch.weight)
+        self.critic_optimizer.step(loss)
+        self.target_critic.follow(self.tau)
+        return {"loss/critic": loss.detach(), "q/mean": q.detach().mean()}
+
+    @phase
+    def actor_phase(self, obs: Obs, noise: dict[str, Tensor]) -> dict[str, Tensor]:
+        """One step of the policy, and of the temperature towards the target entropy."""
+        alpha = self.log_alpha.detach().exp()
+        loss, entropy = self.actor_loss(obs, alpha, noise)
+        self.actor_optimizer.step(loss)
+        if self.alpha is None:
+            self.alpha_optimizer.step(sac_alpha_loss(self.log_alpha, entropy, self.target_entropy))
+        return {"loss/actor": loss.detach(), "policy/entropy": entropy.mean(), "policy/alpha": alpha}
+
+    def q_taken(self, batch: Batch) -> Tensor:
+        """Q_i(s, a) of the actions in the batch, [n, B]."""
+        return self.critic(batch.obs, batch.action)[..., 0]
+
+    def next_value(self, next_obs: Obs, noise: dict[str, Tensor]) -> Tensor:
+        """The soft value of the next state by the target critics, [B]."""
+        action, log_prob = self.policy(next_obs).sample_with_log_prob(noise["next_action"])
+        q = self.target_critic(next_obs, action)[..., 0]  # [n, B]
+        return self.reduce_target(q, noise) - self.log_alpha.exp() * log_prob
+
+    def reduce_target(self, q: Tensor, noise: dict[str, Tensor]) -> Tensor:
+        """[n, B] -> [B] in the target."""
+        return q.amin(0)
+
+    def reduce_actor(self, q: Tensor) -> Tensor:
+        """[n, B] -> [B] in the actor's loss."""
+        return q.amin(0)
+
+    def actor_loss(self, obs: Obs, alpha: Tensor, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """The actor's loss, and the entropy estimate [B] that steers the temperature."""
+        action, log_prob = self.policy(obs).sample_with_log_prob(noise["action"])
+        q = self.reduce_actor(self.critic(obs, action)[..., 0])
+        return sac_actor_loss(alpha, log_prob, q), -log_prob.detach()

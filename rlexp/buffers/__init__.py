@@ -1,0 +1,6 @@
+"""Where transitions are kept: the replay ring and the on-policy rollout. Buffers never see networks or files."""
+
+from rlexp.buffers.ring import ReplayBuffer
+from rlexp.buffers.rollout import RolloutBuffer
+
+__all__ = ["ReplayBuffer", "RolloutBuffer"]

@@ -1,0 +1,46 @@
+"""How much memory there is to take, so that a buffer or dataset too large is refused instead of killing the run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_HEADROOM = 0.9  # networks, environments and the interpreter need the rest
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_memory() -> int | None:
+    """Bytes that can be taken without swapping, or None where the system does not say."""
+    figures = [figure for figure in (_system_memory(), _container_memory()) if figure is not None]
+    return int(min(figures) * _HEADROOM) if figures else None
+
+
+def gigabytes(size: int) -> str:
+    """``size`` bytes for a message."""
+    return f"{size / 1e9:.3g} GB"
+
+
+def _system_memory() -> int | None:
+    try:  # counts reclaimable page cache as available, which sysconf does not
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _container_memory() -> int | None:
+    """What a control group still allows; its page cache is given back on demand, so it does not count as used."""
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        if limit == "max":
+            return None
+        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+        used = int((_CGROUP / "memory.current").read_text()) - int(stat.get("file", 0))
+        return max(int(limit) - used, 0)
+    except (OSError, ValueError):
+        return None

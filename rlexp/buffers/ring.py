@@ -1,0 +1,343 @@
+"""The replay buffer: one time-major ring [T, N] in NumPy, every observation stored once.
+
+Row t holds the observations acted on at step t, the actions, rewards and flags. The observation that follows is row
+t + 1, written as soon as step t is known; where an episode ended, row t + 1 begins the next one and the true final
+observation lies in a side store. n-step windows are put together when sampled. Saving is in `ring_state.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from rlexp.buffers.final_obs import FinalObs
+from rlexp.buffers.memory import available_memory, gigabytes
+from rlexp.buffers.ring_state import RingState
+from rlexp.config.component import component
+from rlexp.config.fields import Size
+from rlexp.datasets.transitions import Transitions
+from rlexp.errors import CheckpointError, ConfigError
+from rlexp.seeding import numpy_generator
+from rlexp.tree import ArrayTree, tree_leaves
+from rlexp.types import Batch
+
+if TYPE_CHECKING:
+    from rlexp.envs.spec import EnvSpec
+    from rlexp.envs.vector import VecStep
+
+Columns = Mapping[str, tuple[tuple[int, ...], str]]  # name -> (shape of one row, dtype)
+
+TERMINATED, TRUNCATED = 1, 2  # flags of a transition; 0: the episode went on
+_BOOKKEEPING = 4 + 1 + 8  # bytes of reward, flag and number of the end
+
+
+@component("buffer", "replay")
+@dataclass(eq=False, kw_only=True)
+class ReplayBuffer(RingState):
+    """Uniform sampling over the newest ``capacity`` transitions, with n-step returns."""
+
+    capacity: Size = 1_000_000  # transitions kept, over all environments
+    n_step: Size = 1  # rewards summed into one; the batch's discount is γⁿ
+
+    # --- building ---------------------------------------------------------------------------------------------------
+
+    def build(
+        self,
+        spec: EnvSpec,
+        num_envs: int,
+        gamma: float,
+        seed: int,
+        *,
+        extras: Columns | None = None,
+        capacity: int | None = None,
+    ) -> None:
+        """Allocate. Pages are committed by the system when first written, so an empty ring costs nothing.
+
+        ``capacity`` overrides the setting, for a dataset of known length.
+        """
+        extras = extras or {}
+        self._check_memory(spec, num_envs, extras, capacity)
+        self._max_rows = (capacity or self.capacity) // num_envs
+        self._ring = ring = self._max_rows + 1  # one row more: the observation after the newest transition
+        self._num_envs = num_envs
+        self._flat = ring * num_envs
+        self._generator = numpy_generator(seed, "buffer")
+
+        leaves = spec.obs.leaves
+        self._single = spec.obs.single
+        self._obs_names = list(leaves)
+        self._obs_rows = [np.zeros((ring, num_envs, *leaf.shape), leaf.dtype) for leaf in leaves.values()]
+        self._action_rows = np.zeros((ring, num_envs, *spec.action.shape), spec.action.dtype)
+        self._reward_rows = np.zeros((ring, num_envs), np.float32)
+        self._flag_rows = np.zeros((ring, num_envs), np.uint8)
+        self._end_rows = np.zeros((ring, num_envs), np.int64)  # number in the side store, where a flag is set
+        self._extra_rows = {name: np.zeros((ring, num_envs, *shape), dtype) for name, (shape, dtype) in extras.items()}
+
+        # The same memory as one axis [T·N, …]: what sampling indexes.
+        self._obs = [_flat(rows) for rows in self._obs_rows]
+        self._action, self._reward = _flat(self._action_rows), _flat(self._reward_rows)
+        self._flag, self._end = _flat(self._flag_rows), _flat(self._end_rows)
+        self._extras = {name: _flat(rows) for name, rows in self._extra_rows.items()}
+
+        self._final = FinalObs([(leaf.shape, leaf.dtype) for leaf in leaves.values()])
+        self._rows = 0  # rows ever added: the absolute number of the next one
+        self._cursor = 0  # where that one goes: `_rows` modulo the ring
+        self._missing = 0  # rows announced by load_state_dict and not yet loaded
+        self.set_gamma(gamma)
+
+    def set_gamma(self, gamma: float) -> None:
+        """Change the discount factor; it applies to every window sampled from now on."""
+        powers = np.array([gamma**k for k in range(self.n_step + 1)])
+        self._powers = powers.astype(np.float32)
+        self._discounts = np.stack([powers, 0 * powers, powers]).astype(np.float32)  # [flag, steps]
+        self._one_step = self._discounts[:, 1].copy()  # [flag]
+
+    def bytes_per_transition(self, spec: EnvSpec, extras: Columns | None = None) -> int:
+        """Memory that one transition takes."""
+        columns = [(leaf.shape, leaf.dtype) for leaf in spec.obs.leaves.values()]
+        columns += [(spec.action.shape, spec.action.dtype), *(extras or {}).values()]
+        return _BOOKKEEPING + sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in columns)
+
+    def memory(
+        self, spec: EnvSpec, num_envs: int, extras: Columns | None = None, *, capacity: int | None = None
+    ) -> int:
+        """Memory in bytes when full, without the final observations of episodes."""
+        rows = (capacity or self.capacity) // num_envs + 1
+        return rows * num_envs * self.bytes_per_transition(spec, extras)
+
+    def _check_memory(self, spec: EnvSpec, num_envs: int, extras: Columns, capacity: int | None) -> None:
+        wanted = capacity or self.capacity
+        if wanted < num_envs:
+            raise ConfigError(
+                f"buffer.capacity={wanted} holds less than one transition for each of {num_envs} environments. "
+                f"Set buffer.capacity={num_envs} or more."
+            )
+        needed, free = self.memory(spec, num_envs, extras, capacity=capacity), available_memory()
+        if free is None or needed <= free:
+            return
+        each = self.bytes_per_transition(spec, extras)
+        fits = max(free // each - num_envs, 0)
+        fits -= fits % 10 ** max(len(str(fits)) - 2, 0)  # two digits are enough
+        what = f"buffer.capacity={wanted}" if capacity is None else f"A buffer for {wanted} transitions"
+        raise ConfigError(
+            f"{what} needs {gigabytes(needed)} ({each} bytes per transition of {spec.id}), but only "
+            f"{gigabytes(free)} of memory can be used. "
+            + (f"A capacity of {fits} would fit." if fits else "Not even a small buffer would fit.")
+        )
+
+    # --- collecting -------------------------------------------------------------------------------------------------
+
+    def start(self, obs: ArrayTree) -> None:
+        """The observations [N, …] that will be acted on next: the first ones, or those after a restore.
+
+        Where they are not the ones the buffer expects, the episode could not be continued and is cut.
+        """
+        if self._missing:
+            raise CheckpointError(f"The checkpoint lacks {self._missing} rows of the replay buffer. Use an older one.")
+        given = [leaf.astype(rows.dtype) for leaf, rows in zip(self._leaves(obs), self._obs_rows)]
+        if not self._rows:
+            for rows, leaf in zip(self._obs_rows, given):
+                rows[0] = leaf
+            return
+        differs = np.zeros(self._num_envs, bool)
+        for rows, leaf in zip(self._obs_rows, given):
+            differs |= (_row_bytes(rows[self._cursor]) != _row_bytes(leaf)).any(1)
+        for env in np.flatnonzero(differs):
+            self._cut(int(env), [leaf[env] for leaf in given])
+
+    def add(
+        self,
+        action: np.ndarray,
+        step: VecStep,
+        reward: np.ndarray | None = None,
+        extras: Mapping[str, Any] | None = None,
+    ) -> None:
+        """One step of all environments: ``action`` [N, …] in agent units; ``reward`` [N] if not the step's own."""
+        at = self._cursor
+        following = at + 1
+        if following == self._ring:
+            following = 0
+        self._action_rows[at] = action
+        self._reward_rows[at] = step.reward if reward is None else reward
+        obs = step.obs
+        if isinstance(obs, dict):
+            for name, rows in zip(self._obs_names, self._obs_rows):
+                rows[following] = obs[name]
+        else:
+            self._obs_rows[0][following] = obs
+        if self._extra_rows:
+            assert extras is not None
+            for name, rows in self._extra_rows.items():
+                rows[at] = extras[name]
+        if step.next_obs is not obs:  # the same object when nothing ended
+            envs = np.flatnonzero(step.terminated | step.truncated)
+            if envs.size:
+                flags = np.where(step.terminated[envs], TERMINATED, TRUNCATED)
+                self._close(self._rows, envs, flags, [leaf[envs] for leaf in self._leaves(step.next_obs)])
+        self._rows += 1
+        self._cursor = following
+        final = self._final
+        if final.next > final.first:
+            self._release()
+
+    def cut(self, env: int, obs: ArrayTree) -> None:
+        """Abandon the running episode of one environment, which continues from the observation ``obs`` […].
+
+        Its last transition becomes truncated; its next observation is the one stored so far.
+        """
+        self._cut(env, self._leaves(obs))
+
+    def _cut(self, env: int, first: list[np.ndarray]) -> None:
+        before = self._cursor - 1  # -1 is the last place of the ring, as it should be
+        if self._rows and not self._flag_rows[before, env]:
+            last = [rows[self._cursor, env][None] for rows in self._obs_rows]
+            self._close(self._rows - 1, np.array([env]), np.array([TRUNCATED]), last)
+        for rows, leaf in zip(self._obs_rows, first):
+            rows[self._cursor, env] = leaf
+
+    def _close(self, row: int, envs: np.ndarray, flags: np.ndarray, final_obs: list[np.ndarray]) -> None:
+        """Episodes of ``envs`` end with the transitions of absolute row ``row``."""
+        at = row % self._ring
+        self._end_rows[at, envs] = self._final.append(row, final_obs, len(envs))
+        self._flag_rows[at, envs] = flags
+
+    def _release(self) -> None:
+        """Forget the ends of rows that can no longer be sampled; their place in the ring is written next."""
+        final, oldest = self._final, self._rows - self._max_rows
+        while final.first < final.next and (row := final.first_row) < oldest:
+            self._flag_rows[row % self._ring] = 0
+            final.first += 1
+
+    def extend(self, data: Transitions) -> None:
+        """Load a dataset (actions in agent units) into an empty buffer of one environment.
+
+        A row whose next observation is not the next row's observation is stored like the end of an episode: truncated,
+        unless it terminated.
+        """
+        count = len(data)
+        if self._num_envs != 1 or self._rows or self._extra_rows:
+            raise ValueError("extend() needs an empty buffer of one environment without extra columns")
+        if count > self._max_rows:
+            raise ConfigError(f"buffer.capacity={self._max_rows} cannot hold a dataset of {count} transitions.")
+        flags = np.where(data.terminated, TERMINATED, np.where(data.truncated | data.breaks(), TRUNCATED, 0))
+        ends = np.flatnonzero(flags)
+        size, free = len(ends) * sum(leaf[0].nbytes for leaf in self._obs), available_memory()
+        if free is not None and size > free:
+            raise ConfigError(f"The dataset has {len(ends)} ends of episodes; keeping them needs {gigabytes(size)}.")
+        for rows, obs, next_obs in zip(self._obs, self._leaves(data.obs), self._leaves(data.next_obs)):
+            rows[:count] = obs
+            rows[count] = next_obs[-1]
+        self._action[:count] = data.action
+        self._reward[:count] = data.reward
+        self._flag[:count] = flags
+        final_obs = [leaf[ends] for leaf in self._leaves(data.next_obs)]
+        self._end[ends] = self._final.append(ends, final_obs, len(ends))
+        self._rows = count
+        self._cursor = count % self._ring
+
+    # --- sampling ---------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return min(self._rows, self._max_rows) * self._num_envs
+
+    def sample(self, n: int) -> Batch:
+        """``n`` transitions, uniformly and independently from all that are stored."""
+        count = len(self)
+        if not count:
+            raise ValueError("nothing to sample: the buffer is empty")
+        index = self._generator.integers(0, count, n)
+        if self._rows > self._max_rows:  # the oldest row lies right behind the newest observation
+            index += (self._cursor + 1) * self._num_envs
+            index %= self._flat
+        return self.gather(index)
+
+    def gather(self, index: np.ndarray, weight: np.ndarray | None = None) -> Batch:
+        """The batch of the transitions at flat places ``index`` (row in the ring · N + environment)."""
+        if self.n_step == 1:
+            last, reward, flag = index, self._reward.take(index), self._flag.take(index)
+            discount = self._one_step.take(flag)
+        else:
+            last, reward, flag, steps = self._windows(index)
+            discount = self._discounts[flag, steps]
+        from_numpy = torch.from_numpy
+        return Batch(
+            obs=self._tree([from_numpy(leaf.take(index, 0)) for leaf in self._obs]),
+            action=from_numpy(self._action.take(index, 0)),
+            reward=from_numpy(reward),
+            next_obs=self._tree([from_numpy(leaf) for leaf in self._next_obs(last, flag)]),
+            discount=from_numpy(discount),
+            weight=None if weight is None else from_numpy(weight),
+            index=from_numpy(index),
+            extras={name: from_numpy(column.take(index, 0)) for name, column in self._extras.items()},
+        )
+
+    def _windows(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Up to n steps from each place: the last place, the discounted reward, the last flag, the steps taken [B].
+
+        A window stops at the end of its episode and at the newest row.
+        """
+        last, reward, flag = index, self._reward.take(index), self._flag.take(index)
+        steps = np.ones(len(index), np.int64)
+        left = (self._cursor - index // self._num_envs) % self._ring  # rows from this one to the newest, both included
+        for k in range(1, self.n_step):
+            going = (flag == 0) & (left > k)
+            place = (index + k * self._num_envs) % self._flat
+            np.add(reward, self._powers[k] * self._reward.take(place), out=reward, where=going)
+            flag = np.where(going, self._flag.take(place), flag)
+            last = np.where(going, place, last)
+            steps += going
+        return last, reward, flag, steps
+
+    def _next_obs(self, last: np.ndarray, flag: np.ndarray) -> list[np.ndarray]:
+        """The true observations after the transitions at ``last``, leaf by leaf."""
+        after = last + self._num_envs
+        leaves = [leaf.take(after, 0, None, "wrap") for leaf in self._obs]
+        ended = flag.nonzero()[0]
+        if ended.size:
+            numbers = self._end.take(last[ended])
+            for i, leaf in enumerate(leaves):
+                leaf[ended] = self._final.take(i, numbers)
+        return leaves
+
+    def transitions(self) -> Transitions:
+        """Everything stored, one environment after the other, in time order; actions as stored (agent units).
+
+        The running episode of each environment counts as truncated at the newest row.
+        """
+        rows = np.arange(self.oldest_row, self._rows) % self._ring
+        index = rows * self._num_envs + np.arange(self._num_envs)[:, None]  # [N, rows]
+        newest = np.zeros_like(index, bool)
+        newest[:, -1:] = True
+        index, newest = index.reshape(-1), newest.reshape(-1)
+        flag = self._flag.take(index)
+        terminated = flag == TERMINATED
+        return Transitions(
+            obs=self._tree([leaf.take(index, 0) for leaf in self._obs]),
+            action=self._action.take(index, 0),
+            reward=self._reward.take(index),
+            next_obs=self._tree(self._next_obs(index, flag)),
+            terminated=terminated,
+            truncated=(flag == TRUNCATED) | (newest & ~terminated),
+        )
+
+    def _tree(self, leaves: list[Any]) -> Any:
+        return leaves[0] if self._single else dict(zip(self._obs_names, leaves))
+
+    def _leaves(self, tree: ArrayTree) -> list[np.ndarray]:
+        """The leaves in the order of the spec."""
+        given = dict(tree_leaves(tree))
+        return [np.asarray(given[name]) for name in self._obs_names]
+
+
+def _flat(rows: np.ndarray) -> np.ndarray:
+    return rows.reshape(rows.shape[0] * rows.shape[1], *rows.shape[2:])
+
+
+def _row_bytes(rows: np.ndarray) -> np.ndarray:
+    """[N, …] as bytes [N, size]: equality of bits, also for NaN."""
+    return np.frombuffer(rows.tobytes(), np.uint8).reshape(len(rows), rows.nbytes // len(rows))

@@ -1,0 +1,50 @@
+"""Whether the chosen components can work together, told before anything runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlexp.algos.base import MIXED, OFFLINE, ON_POLICY, Algorithm
+from rlexp.buffers import ReplayBuffer, RolloutBuffer
+from rlexp.config.component import REGISTRY
+from rlexp.envs.spec import EnvSpec
+from rlexp.errors import ConfigError, DataError
+from rlexp.trainers.base import Trainer
+
+
+def check_compatible(name: str, algo: Algorithm, trainer: Trainer, buffer: Any, dataset: Any, spec: EnvSpec) -> None:
+    """Refuse a combination that cannot work, with one that does."""
+    for what, value, base in (("algo", algo, Algorithm), ("trainer", trainer, Trainer)):
+        if not isinstance(value, base):
+            raise ConfigError(f"{what}._target_={type(value).__qualname__} must derive from rlexp's {base.__name__}.")
+    if trainer.loop not in algo.loops:
+        fitting = " or ".join(f"trainer={loop}" for loop in sorted(algo.loops))
+        raise ConfigError(f"algo={name} cannot learn in the {trainer.loop} loop. Use {fitting}.")
+    if spec.action.kind not in algo.actions:
+        others = _algorithms_for(spec.action.kind)
+        raise ConfigError(
+            f"algo={name} acts in {_listed(algo.actions)} action spaces, but {spec.id} has a {spec.action.kind} one. "
+            f"For {spec.id} choose algo={' or algo='.join(others) or '…'}."
+        )
+    if algo.unit_actions and spec.action.kind == "continuous" and not spec.action.bounded:
+        raise ConfigError(
+            f"algo={name} squashes its actions into the bounds of the action space, but {spec.id} has none. "
+            "Give a bound with env.action_limit=…, or use algo=ppo."
+        )
+    wanted: type = RolloutBuffer if trainer.loop == ON_POLICY else ReplayBuffer
+    if not isinstance(buffer, wanted):
+        right = "rollout" if wanted is RolloutBuffer else "replay"
+        raise ConfigError(f"The {trainer.loop} loop needs buffer={right}.")
+    if trainer.loop in (OFFLINE, MIXED) and dataset is None:
+        choices = " or ".join(f"dataset={choice}" for choice in sorted(REGISTRY.get("dataset", {})))
+        raise DataError(f"algo={name} learns from data in the {trainer.loop} loop, but dataset is null. Use {choices}.")
+    if trainer.loop not in (OFFLINE, MIXED) and dataset is not None:
+        raise ConfigError(f"The {trainer.loop} loop uses no dataset. Leave dataset= out, or use trainer=mixed.")
+
+
+def _algorithms_for(kind: str) -> list[str]:
+    return sorted(name for name, cls in REGISTRY["algo"].items() if kind in cls.actions)  # type: ignore[attr-defined]
+
+
+def _listed(kinds: frozenset[str]) -> str:
+    return " and ".join(sorted(kinds))

@@ -1,0 +1,1 @@
+"""Composing, checking and instantiating configs. Free of torch."""

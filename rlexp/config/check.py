@@ -1,0 +1,173 @@
+"""Checking a composed config against the schemas of its targets, and instantiating it: the one place that does.
+
+Composing already refuses a mistyped key, but ``+key=`` slips past it and a user's own target has no registered schema.
+So every node is merged strictly into the schema derived from what its ``_target_`` really is. Free of torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, Union
+
+from hydra.core.config_store import ConfigStore
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rlexp.config.component import accepts_any_keyword, range_problems, schema_of
+from rlexp.config.trust import EVERYTHING, Trust, check_env, locate
+from rlexp.errors import ConfigError, UntrustedError
+
+GROUPS = ("algo", "model", "buffer", "env", "dataset", "trainer")  # each one node of the config
+OPTIONAL_GROUPS = ("dataset",)
+
+
+@dataclass
+class Root:
+    """The top level of every run's config."""
+
+    name: str = "run"  # folder of the run below outputs/
+    seed: int = 0  # every random stream of the run is derived from it
+    device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
+    compile: Union[bool, str] = "auto"  # compile updates: auto (when enough are planned to pay), true, false
+    threads: Union[int, str] = "auto"  # torch threads: auto or a number
+    progress: str = "auto"  # what the terminal shows: auto, rich, plain, none
+    algo: Any = None
+    model: Any = None
+    buffer: Any = None
+    env: Any = None
+    dataset: Any = None
+    trainer: Any = None
+    logger: dict[str, Any] = field(default_factory=dict)  # several may stand side by side
+
+
+ConfigStore.instance().store(group="schema", name="root", node=Root, package="_global_", provider="rlexp")
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """`` Did you mean beta?`` or what there is, as the end of a message."""
+    names = list(known)
+    near = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
+    if near:
+        return f" Did you mean {' or '.join(near)}?"
+    return f" There are: {', '.join(names)}." if names else ""
+
+
+def check_config(config: dict[str, Any], trust: Trust = EVERYTHING) -> dict[str, Any]:
+    """The config with every node strictly typed; ConfigError or UntrustedError otherwise."""
+    root_keys = [f.name for f in fields(Root)]
+    for key in config:
+        if key not in root_keys:
+            raise ConfigError(f"{key}: no such setting.{suggest(str(key), root_keys)}")
+    if trust.packages is not None:
+        refuse_interpolations(config)
+    top = _merge("", Root, {key: value for key, value in config.items() if key not in (*GROUPS, "logger")})
+    _check_root(top)
+    checked: dict[str, Any] = {key: top[key] for key in root_keys if key not in (*GROUPS, "logger")}
+    for group in GROUPS:
+        node = config.get(group)
+        if node is None and group in OPTIONAL_GROUPS:
+            checked[group] = None
+        else:
+            checked[group] = to_plain(check_node(group, node, trust))
+    check_env(checked["env"], trust)
+    for index, callback in enumerate(checked["trainer"].get("callbacks") or []):
+        check_node(f"trainer.callbacks[{index}]", callback, trust)
+    checked["logger"] = {
+        name: to_plain(check_node(f"logger.{name}", node, trust)) for name, node in (config.get("logger") or {}).items()
+    }
+    return checked
+
+
+def check_node(where: str, node: Any, trust: Trust) -> DictConfig:
+    """One component's settings, merged into the schema of its target."""
+    if not isinstance(node, dict) or "_target_" not in node:
+        group = where.split(".")[0].split("[")[0]
+        raise ConfigError(f"{where} must be a component with a _target_; choose one with {group}=… (see: rlexp list).")
+    cls = locate(node["_target_"], where, trust)
+    try:
+        schema = schema_of(cls)
+    except (TypeError, ValueError, NameError) as error:
+        raise ConfigError(f"{where}: the arguments of {cls.__qualname__} cannot be read: {error}.") from error
+    known = [f.name for f in fields(schema)]
+    settings = {key: value for key, value in node.items() if key not in known}
+    if settings and not accepts_any_keyword(cls):
+        key = next(iter(settings))
+        names = [name for name in known if not name.startswith("_")]
+        raise ConfigError(f"{where}.{key}: {cls.__name__} has no such setting.{suggest(str(key), names)}")
+    merged = _merge(where, schema, {key: value for key, value in node.items() if key in known and key != "_target_"})
+    for name, problem in range_problems(cls, to_plain(merged)):
+        raise ConfigError(f"{where}.{name} {problem}, not {merged[name]!r}.")
+    for name, schedule in _schedules(merged):
+        if problem := schedule.problem(merged[name]):
+            raise ConfigError(f"{where}.schedules.{name} {problem}.")
+    if missing := sorted(OmegaConf.missing_keys(merged)):
+        raise ConfigError(f"{where}.{missing[0]} must be given: {where}.{missing[0]}=…")
+    merged["_target_"] = node["_target_"]
+    return OmegaConf.merge(OmegaConf.create(to_plain(merged)), settings) if settings else merged  # type: ignore[return-value]
+
+
+def build(where: str, node: dict[str, Any], trust: Trust = EVERYTHING) -> Any:
+    """Instantiate a checked node. Nested targets (wrappers, callbacks) stay plain: their owner builds them."""
+    typed = check_node(where, node, trust)
+    try:
+        return instantiate(typed, _convert_="all", _recursive_=False)
+    except Exception as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, ConfigError):
+            raise ConfigError(f"{where}: {cause}") from error
+        raise ConfigError(f"{where}: {node['_target_']} cannot be constructed: {cause}.") from error
+
+
+def to_plain(node: Any) -> Any:
+    """A config node as plain Python values, enumerations by name."""
+    return OmegaConf.to_container(node, resolve=True, enum_to_str=True)
+
+
+def refuse_interpolations(value: Any, where: str = "config") -> None:
+    """A loaded config holds values only: an interpolation could read the environment of whoever opens it."""
+    if isinstance(value, str) and "${" in value:
+        raise UntrustedError(f"{where} holds the interpolation {value!r}; a saved run has plain values only.")
+    for key, child in _children(value):
+        refuse_interpolations(child, f"{where}.{key}")
+        refuse_interpolations(key, f"{where} (a key)")
+
+
+def _children(value: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        yield from value.items()
+    elif isinstance(value, (list, tuple)):
+        yield from enumerate(value)
+
+
+def _merge(where: str, schema: type, values: dict[str, Any]) -> DictConfig:
+    try:
+        return OmegaConf.merge(OmegaConf.structured(schema), values)  # type: ignore[return-value]
+    except OmegaConfBaseException as error:
+        message = str(error).splitlines()[0]
+        key = f"{where}.{error.full_key}" if where and error.full_key else (error.full_key or where)
+        raise ConfigError(f"{key}: {message}.") from error
+
+
+def _schedules(node: DictConfig) -> Iterator[tuple[str, Any]]:
+    for name, schedule in (node.get("schedules") or {}).items():
+        if schedule is not None:
+            yield name, OmegaConf.to_object(schedule)
+
+
+def _check_root(top: DictConfig) -> None:
+    if isinstance(top.compile, str) and top.compile != "auto":
+        raise ConfigError(f"compile must be auto, true or false, not {top.compile!r}.")
+    if (isinstance(top.threads, str) and top.threads != "auto") or (isinstance(top.threads, int) and top.threads < 1):
+        raise ConfigError(f"threads must be auto or a whole number from 1, not {top.threads!r}.")
+    if top.progress not in ("auto", "rich", "plain", "none"):
+        raise ConfigError(f"progress must be auto, rich, plain or none, not {top.progress!r}.")
+    if not top.name or "/" in top.name or top.name in (".", ".."):
+        raise ConfigError(
+            f"name is the run's folder below outputs/ and must not hold a slash, not {top.name!r}. "
+            "To write elsewhere, set hydra.run.dir=…"
+        )
+    if top.seed < 0:
+        raise ConfigError(f"seed must be at least 0, not {top.seed}.")

@@ -1,0 +1,62 @@
+"""Overrides on a saved config: ``key=value`` in Hydra's grammar, without its groups. Free of torch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from rlexp.config.check import suggest
+from rlexp.errors import ConfigError
+
+
+def parse_override(text: str) -> tuple[str, Any, bool]:
+    """(key, value, whether it may add a key) of one ``key=value`` or ``+key=value``."""
+    try:
+        override: Override = OverridesParser.create().parse_override(text)
+        value = override.value()
+    except HydraException as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{text!r} cannot be read as key=value: {reason}.") from error
+    if override.is_delete() or override.is_sweep_override():
+        raise ConfigError(f"{text!r}: only key=value is understood here.")
+    return override.key_or_group, _plain(value), override.is_add() or override.is_force_add()
+
+
+def apply_overrides(config: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """A copy of a saved config with some values changed; a key must exist unless it is added with a plus."""
+    changed = copy.deepcopy(config)
+    for text in overrides:
+        key, value, add = parse_override(text)
+        *parents, leaf = key.split(".")
+        node: Any = changed
+        for depth, name in enumerate([*parents, leaf]):
+            known = isinstance(node, dict) and (name in node or (add and depth == len(parents)))
+            if not known:
+                where = ".".join([*parents, leaf][: depth + 1])
+                names = [str(k) for k in node if not str(k).startswith("_")] if isinstance(node, dict) else []
+                raise ConfigError(f"{where}: the saved run has no such setting.{suggest(name, names)}")
+            if depth == len(parents):
+                if isinstance(node.get(name), dict) and not isinstance(value, (dict, type(None))):
+                    raise ConfigError(
+                        f"{key} is a group of settings; a saved run cannot change its {key} to {value!r}."
+                    )
+                node[name] = value
+            else:
+                node = node[name]
+    return changed
+
+
+def _plain(value: Any) -> Any:
+    """Hydra's quoted strings as plain ones."""
+    if isinstance(value, dict):
+        return {str(_plain(k)): _plain(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return value.text if hasattr(value, "text") else str(value)

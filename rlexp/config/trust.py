@@ -1,0 +1,125 @@
+"""Which code a config may run.
+
+A config the user composed may name any target: the user typed it. A config that was loaded from a run, a checkpoint or
+a file may only name rlexp's own components and packages the user has declared as trusted. What counts is the object a
+path resolves to, not how the path is spelled. Free of torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
+
+from rlexp.errors import ConfigError, UntrustedError
+
+PLUGIN_VARIABLE = "RLEXP_PLUGINS"  # comma-separated packages, imported before composing and trusted
+PLUGIN_ENTRY_POINT = "rlexp.plugins"
+ENV_PACKAGES = frozenset({"gymnasium", "ale_py", "gymnasium_robotics", "rlexp"})  # environments a loaded run may make
+WRITING_WRAPPERS = frozenset({"RecordVideo"})  # Gymnasium wrappers that write where their arguments say
+
+
+@dataclass(frozen=True)
+class Trust:
+    """The packages whose code may run; ``packages=None`` means whatever the config names."""
+
+    packages: frozenset[str] | None
+
+    def allows(self, package: str) -> bool:
+        """Whether code of this top-level package may run."""
+        return self.packages is None or package in self.packages
+
+    def require(self, package: str, what: str) -> None:
+        """Refuse ``what`` unless its package is trusted."""
+        if not self.allows(package):
+            raise UntrustedError(
+                f"{what} would run code of the package {package!r}, which is not trusted. "
+                f"If you trust it, add trust=[{package}] to the command (in Python: trust=[{package!r}])."
+            )
+
+
+EVERYTHING = Trust(None)
+
+
+def trusting(packages: Iterable[str] = ()) -> Trust:
+    """Trust for a loaded config: rlexp, the installed plugins, and the packages the user names."""
+    return Trust(frozenset({"rlexp", *packages, *plugin_packages()}))
+
+
+def plugin_packages() -> set[str]:
+    """Top-level packages of the user's plugins: named in the environment or installed with an entry point."""
+    named = {name.strip() for name in os.environ.get(PLUGIN_VARIABLE, "").split(",") if name.strip()}
+    installed = {entry.module.split(".")[0] for entry in entry_points(group=PLUGIN_ENTRY_POINT)}
+    return {name.split(".")[0] for name in named} | installed
+
+
+def import_plugins() -> None:
+    """Import what the user wants to have registered before composing."""
+    named = [name.strip() for name in os.environ.get(PLUGIN_VARIABLE, "").split(",") if name.strip()]
+    for name in named:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ConfigError(f"{PLUGIN_VARIABLE} names {name!r}, which cannot be imported: {error}.") from error
+    for entry in entry_points(group=PLUGIN_ENTRY_POINT):
+        entry.load()
+
+
+def locate(target: Any, where: str, trust: Trust) -> type:
+    """The class behind ``_target_`` at ``where``, imported only if its package is trusted."""
+    if not isinstance(target, str) or not all(part.isidentifier() for part in target.split(".")):
+        raise ConfigError(f"{where}._target_ must be the dotted path of a class, not {target!r}.")
+    root, *_ = target.split(".")
+    trust.require(root, f"{where}._target_={target}")
+    found = _import(target, where)
+    if not isinstance(found, type):
+        raise ConfigError(f"{where}._target_={target} is not a class.")
+    trust.require(
+        found.__module__.split(".")[0], f"{where}._target_={target}, which is {found.__module__}.{found.__qualname__},"
+    )
+    return found
+
+
+def _import(target: str, where: str) -> Any:
+    """Import the longest module prefix of a dotted path, then walk its attributes."""
+    parts = target.split(".")
+    for length in range(len(parts), 0, -1):
+        module_name = ".".join(parts[:length])
+        try:
+            found: Any = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            # Only "this very path is not a module" lets us look for an attribute; a missing dependency is an error.
+            if error.name is not None and module_name.startswith(error.name):
+                continue
+            raise ConfigError(
+                f"{where}._target_={target} needs the package {error.name!r}, which is not installed."
+            ) from error
+        except Exception as error:
+            raise ConfigError(f"{where}._target_={target}: importing {module_name} failed: {error!r}.") from error
+        for part in parts[length:]:
+            if not hasattr(found, part):
+                raise ConfigError(f"{where}._target_={target}: {module_name} has no {'.'.join(parts[length:])!r}.")
+            found = getattr(found, part)
+        return found
+    raise ConfigError(f"{where}._target_={target} cannot be imported: there is no package {parts[0]!r}.")
+
+
+def check_env(env: dict[str, Any], trust: Trust) -> None:
+    """Refuse an environment id or wrapper of a loaded config whose code is not trusted."""
+    if trust.packages is None:
+        return
+    from rlexp.envs import env_code_roots
+
+    wrappers = env.get("wrappers") or []
+    for package in sorted(env_code_roots(str(env.get("id")), wrappers)):
+        if package not in ENV_PACKAGES:
+            trust.require(package, f"env.id={env.get('id')} or its wrappers")
+    env_trust = Trust(trust.packages | ENV_PACKAGES)
+    for index, wrapper in enumerate(wrappers):
+        where = f"env.wrappers[{index}]"
+        found = locate(wrapper.get("_target_") if isinstance(wrapper, dict) else None, where, env_trust)
+        if found.__name__ in WRITING_WRAPPERS:
+            raise UntrustedError(f"{where}: {found.__name__} writes files where the loaded config says; remove it.")

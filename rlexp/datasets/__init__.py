@@ -1,0 +1,8 @@
+"""Where offline transitions come from: files, a random policy, the replay buffer of an earlier run. Free of torch."""
+
+from rlexp.datasets.files import Hdf5Dataset, NpzDataset
+from rlexp.datasets.random import RandomDataset
+from rlexp.datasets.replay import ReplayDataset
+from rlexp.datasets.transitions import Transitions
+
+__all__ = ["Hdf5Dataset", "NpzDataset", "RandomDataset", "ReplayDataset", "Transitions"]

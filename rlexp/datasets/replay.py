@@ -1,0 +1,89 @@
+"""The replay memory of a run as a dataset: what a learning agent went through, from random to good."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlexp.config.component import component
+from rlexp.datasets.files import read_npz, save_npz
+from rlexp.datasets.random import cache_directory
+from rlexp.datasets.transitions import Transitions
+from rlexp.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from rlexp.envs.gym_env import GymEnv
+
+
+@component("dataset", "replay")
+@dataclass(eq=False, kw_only=True)
+class ReplayDataset:
+    """All transitions that the replay memory of a run holds: of an existing run, or of a preset trained for it."""
+
+    run: str | None = None  # run directory whose newest checkpoint holds the memory
+    zoo: str | None = None  # preset that is trained once, on first use, and kept in the cache
+    seed: int = 0  # of that training
+    report: Callable[[str], None] = field(init=False, default=print)  # told what takes long
+
+    def __post_init__(self) -> None:
+        if (self.run is None) == (self.zoo is None):
+            raise ConfigError("dataset=replay needs one of dataset.run=… (a run directory) and dataset.zoo=… (a preset).")
+
+    def load(self, env: GymEnv) -> Transitions:
+        """The memory's content in environment units, in time order."""
+        if self.run is not None:
+            return read_memory(Path(self.run)).check(env.spec(), f"the replay memory of {self.run}")
+        path = self._cache_path()
+        if not path.exists():
+            self._train(path)
+        return Transitions.from_d4rl(read_npz(path), str(path)).check(env.spec(), str(path))
+
+    def _train(self, path: Path) -> None:
+        from rlexp.runner import Runner
+
+        self.report(f"The dataset is the replay memory of zoo={self.zoo}, which is now trained once (seed {self.seed}).")
+        folder = path.with_suffix("")
+        if (folder / "run.json").exists():
+            from rlexp.config.trust import EVERYTHING
+            from rlexp.resuming import resume_run
+
+            resume_run(folder, trust=EVERYTHING)
+        else:
+            Runner(self._config()).train(folder, ["dataset=replay"])
+        save_npz(path, read_memory(folder))
+        self.report(f"The dataset is kept as {path}.")
+
+    def _config(self) -> dict[str, Any]:
+        from rlexp.config.compose import compose
+
+        return compose([f"zoo={self.zoo}", f"seed={self.seed}", "name=dataset"])
+
+    def _cache_path(self) -> Path:
+        """Named by the whole config of the training."""
+        config = {key: value for key, value in self._config().items() if key not in ("progress", "logger")}
+        digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+        return cache_directory() / "datasets" / f"replay-{self.zoo}-{digest[:16]}.npz"
+
+
+def read_memory(path: Path) -> Transitions:
+    """The replay memory in a run's newest checkpoint, actions in environment units."""
+    from rlexp.buffers import ReplayBuffer
+    from rlexp.config.trust import trusting
+    from rlexp.loading import load
+    from rlexp.trainers.replay import Replay
+
+    loaded = load(path, trust=trusting())
+    runner, state = loaded.runner, loaded.checkpoint.tree["loop"]
+    if not isinstance(runner.trainer, Replay) or not isinstance(runner.buffer, ReplayBuffer):
+        raise DataError(f"{path} has no replay memory: it was trained in the {runner.trainer.loop} loop.")
+    policy = runner.policy()
+    runner.buffer.build(runner.spec, runner.env.num_envs, float(runner.algo.gamma), runner.seed)
+    runner.buffer.load_state_dict(state["buffer"])
+    for name, rows in loaded.checkpoint.segments.items():
+        runner.buffer.load_rows(int(name.split("-")[1]), rows())
+    data = runner.buffer.transitions()
+    return replace(data, action=policy.env_action(data.action))

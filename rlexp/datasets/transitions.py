@@ -1,0 +1,290 @@
+"""A dataset in memory: transitions in time order, checked against the environment they are said to come from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlexp.errors import DataError
+from rlexp.tree import ArrayTree, tree_first, tree_leaves, tree_map
+
+if TYPE_CHECKING:
+    from rlexp.envs.spec import ActionSpec, EnvSpec, Leaf
+
+REQUIRED_KEYS = ("observations", "actions", "rewards", "terminals")
+OPTIONAL_KEYS = ("timeouts", "next_observations")
+_CHUNK = 65536  # rows compared at a time, to keep temporaries small
+_TOLERANCE = 1e-3  # of an action's range: what rounding may put outside of it
+
+
+@dataclass(frozen=True, eq=False)
+class Transitions:
+    """B transitions; row i + 1 follows row i unless an episode ended or the chain is broken there."""
+
+    obs: ArrayTree  # [B, …]
+    action: np.ndarray  # [B, …] env units
+    reward: np.ndarray  # [B] float32
+    next_obs: ArrayTree  # [B, …] the true next observation, also where an episode ended
+    terminated: np.ndarray  # [B] bool
+    truncated: np.ndarray  # [B] bool, never together with terminated
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    @classmethod
+    def from_d4rl(cls, arrays: Mapping[str, np.ndarray], source: str = "the dataset") -> Transitions:
+        """From arrays named as in D4RL; the leaves of dict observations are ``observations/<name>``.
+
+        Without ``next_observations`` the next row's observation is taken. Then a row at a timeout has none and is
+        dropped, as is the last row unless it terminated; the row before it becomes the truncated end of its episode.
+        A terminal row is kept with its own observation as the next one, which nothing bootstraps from.
+        """
+        obs = _observations(arrays, "observations", source)
+        if obs is None:
+            raise DataError(_missing_key(arrays, "observations", source))
+        action, reward, terminal = (_array(arrays, key, source) for key in ("actions", "rewards", "terminals"))
+        timeout = _array(arrays, "timeouts", source) if "timeouts" in arrays else np.zeros(len(reward), bool)
+        next_obs = _observations(arrays, "next_observations", source)
+
+        count = len(reward)
+        columns = {"actions": action, "rewards": reward, "terminals": terminal, "timeouts": timeout}
+        columns |= {f"observations/{name}".rstrip("/"): leaf for name, leaf in tree_leaves(obs)}
+        if next_obs is not None:
+            if isinstance(obs, dict) != isinstance(next_obs, dict) or not _same_names(obs, next_obs):
+                raise DataError(f"{source}: next_observations has other entries than observations. Save both alike.")
+            columns |= {f"next_observations/{name}".rstrip("/"): leaf for name, leaf in tree_leaves(next_obs)}
+        for key, column in columns.items():
+            if len(column) != count:
+                raise DataError(
+                    f"{source}: {key} has {len(column)} rows but rewards has {count}. Save one row per transition."
+                )
+        reward = _vector(reward, "rewards", source, "biuf")
+        terminated = _flags(terminal, "terminals", source)
+        truncated = _flags(timeout, "timeouts", source) & ~terminated
+        if next_obs is not None:
+            return cls(obs, action, reward, next_obs, terminated, truncated)
+        return _with_following_obs(obs, action, reward, terminated, truncated)
+
+    def to_d4rl(self) -> dict[str, np.ndarray]:
+        """The arrays under D4RL's names, as :meth:`from_d4rl` reads them."""
+        arrays = {"actions": self.action, "rewards": self.reward}
+        arrays |= {"terminals": self.terminated, "timeouts": self.truncated}
+        for key, tree in (("observations", self.obs), ("next_observations", self.next_obs)):
+            arrays |= {f"{key}/{name}" if name else key: leaf for name, leaf in tree_leaves(tree)}
+        return arrays
+
+    def check(self, spec: EnvSpec, source: str = "the dataset") -> Transitions:
+        """The same data in the environment's shapes and dtypes; :class:`DataError` if it does not fit."""
+        count = len(self)
+        if not count:
+            raise DataError(f"{source} holds no transitions. Give a dataset with at least one complete transition.")
+        names = set(dict(tree_leaves(self.obs)))
+        if isinstance(self.obs, dict) == spec.obs.single or names != set(spec.obs.leaves):
+            wanted = "one array" if spec.obs.single else f"the entries {sorted(spec.obs.leaves)}"
+            found = f"the entries {sorted(names)}" if isinstance(self.obs, dict) else "one array"
+            raise DataError(f"{source}: observations are {found}, but {spec.id} has {wanted}. Choose its own dataset.")
+        obs, next_obs = (
+            tree_map(lambda leaf, like, key=key: _fit_obs(leaf, like, key, count, source, spec), tree, leaves)
+            for key, tree, leaves in (
+                ("observations", self.obs, _like(self.obs, spec)),
+                ("next_observations", self.next_obs, _like(self.next_obs, spec)),
+            )
+        )
+        reward = _vector(self.reward, "rewards", source, "biuf")
+        with np.errstate(over="ignore"):  # reported below
+            reward = reward.astype(np.float32, copy=False)
+        _check_finite(reward, "rewards", source)
+        flags = [
+            _flags(flag, key, source) for flag, key in ((self.terminated, "terminals"), (self.truncated, "timeouts"))
+        ]
+        if any(len(column) != count for column in flags):
+            raise DataError(f"{source}: terminals or timeouts do not have {count} rows. Save one row per transition.")
+        return replace(
+            self,
+            obs=obs,
+            action=_fit_action(self.action, spec.action, count, source, spec.id),
+            reward=reward,
+            next_obs=next_obs,
+            terminated=flags[0],
+            truncated=flags[1] & ~flags[0],
+        )
+
+    def breaks(self) -> np.ndarray:
+        """[B] bool: rows that no episode ends at, though the next row does not follow from them."""
+        count = len(self)
+        broken = np.zeros(count, bool)
+        following = dict(tree_leaves(self.obs))
+        for name, leaf in tree_leaves(self.next_obs):
+            for start in range(0, count - 1, _CHUNK):
+                stop = min(start + _CHUNK, count - 1)
+                differs = leaf[start:stop] != following[name][start + 1 : stop + 1]
+                broken[start:stop] |= differs.any(axis=tuple(range(1, differs.ndim)))
+        return broken & ~(self.terminated | self.truncated)
+
+    def episode_returns(self) -> np.ndarray:
+        """The sum of rewards of each episode; a broken chain begins a new one, the last may be unfinished."""
+        ends = np.flatnonzero(self.terminated | self.truncated | self.breaks()) + 1
+        starts = np.concatenate([[0], ends[ends < len(self)]]).astype(np.int64)
+        return np.add.reduceat(self.reward.astype(np.float64), starts)
+
+    @property
+    def num_episodes(self) -> int:
+        """The number of episodes, an unfinished last one included."""
+        return len(self.episode_returns())
+
+    @property
+    def mean_return(self) -> float:
+        """The mean undiscounted return of an episode."""
+        return float(self.episode_returns().mean())
+
+    @property
+    def sha256(self) -> str:
+        """What identifies the data: a hash over names, dtypes, shapes and contents."""
+        digest = hashlib.sha256()
+        for name, array in sorted(self.to_d4rl().items()):
+            digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return digest.hexdigest()
+
+
+def _with_following_obs(
+    obs: ArrayTree, action: np.ndarray, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+) -> Transitions:
+    keep = ~truncated
+    keep[-1:] = terminated[-1:]
+    before = np.flatnonzero(~keep) - 1
+    before = before[before >= 0]
+    ends = before[keep[before] & ~terminated[before]]
+    truncated = np.zeros_like(truncated)
+    truncated[ends] = True
+
+    def following(leaf: np.ndarray) -> np.ndarray:
+        shifted = np.concatenate([leaf[1:], leaf[-1:]])
+        shifted[terminated] = leaf[terminated]
+        return shifted[keep]
+
+    return Transitions(
+        obs=tree_map(lambda leaf: leaf[keep], obs),
+        action=action[keep],
+        reward=reward[keep],
+        next_obs=tree_map(following, obs),
+        terminated=terminated[keep],
+        truncated=truncated[keep],
+    )
+
+
+def _observations(arrays: Mapping[str, np.ndarray], key: str, source: str) -> ArrayTree | None:
+    leaves = {name[len(key) + 1 :]: _array(arrays, name, source) for name in arrays if name.startswith(f"{key}/")}
+    if key in arrays and leaves:
+        raise DataError(f"{source} has both {key} and {key}/{next(iter(leaves))}. Keep one of the two forms.")
+    if key in arrays:
+        return _array(arrays, key, source)
+    return leaves or None
+
+
+def _array(arrays: Mapping[str, np.ndarray], key: str, source: str) -> np.ndarray:
+    if key not in arrays:
+        raise DataError(_missing_key(arrays, key, source))
+    array = np.asarray(arrays[key])
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{source}: {key} holds {array.dtype} values. Save plain numbers.")
+    if array.ndim == 0:
+        raise DataError(f"{source}: {key} is a single number. Save one row per transition.")
+    return array
+
+
+def _missing_key(arrays: Mapping[str, np.ndarray], key: str, source: str) -> str:
+    found = ", ".join(sorted(arrays)) or "nothing"
+    return f"{source} has no {key} (it has {found}). Save D4RL's keys: {', '.join(REQUIRED_KEYS)}."
+
+
+def _same_names(left: ArrayTree, right: ArrayTree) -> bool:
+    return set(dict(tree_leaves(left))) == set(dict(tree_leaves(right)))
+
+
+def _vector(array: np.ndarray, key: str, source: str, kinds: str) -> np.ndarray:
+    """[B] or [B, 1] as [B]."""
+    if array.shape[1:] not in ((), (1,)) or array.dtype.kind not in kinds:
+        raise DataError(f"{source}: {key} is {array.dtype} {array.shape}. Save one number per transition.")
+    return array.reshape(-1)
+
+
+def _flags(array: np.ndarray, key: str, source: str) -> np.ndarray:
+    vector = _vector(array, key, source, "biuf")
+    if vector.dtype.kind != "b" and not ((vector == 0) | (vector == 1)).all():
+        raise DataError(f"{source}: {key} holds values other than 0 and 1. Save booleans.")
+    return vector.astype(bool, copy=False)
+
+
+def _check_finite(array: np.ndarray, key: str, source: str) -> None:
+    for start in range(0, len(array), _CHUNK):
+        rows = array[start : start + _CHUNK]
+        if not np.isfinite(rows).all():
+            row = start + int(np.argwhere(~np.isfinite(rows))[0, 0])
+            raise DataError(f"{source}: {key} is NaN, infinite or too large in row {row}. Remove or mend such rows.")
+
+
+def _like(tree: ArrayTree, spec: EnvSpec) -> Any:
+    """The spec's leaves in the form of ``tree``."""
+    return spec.obs.leaves if isinstance(tree, dict) else tree_first(spec.obs.leaves)
+
+
+def _fit_obs(leaf: np.ndarray, like: Leaf, key: str, count: int, source: str, spec: EnvSpec) -> np.ndarray:
+    leaf = _fit_shape(leaf, like.shape, key, count, source, spec.id)
+    if like.kind == "box":
+        if like.dtype == "uint8" and leaf.dtype != np.uint8:
+            raise DataError(f"{source}: {key} is {leaf.dtype}, but {spec.id} has uint8 images. Save them as uint8.")
+        with np.errstate(over="ignore"):  # reported below
+            leaf = leaf.astype(like.dtype, copy=False)
+        if leaf.dtype.kind == "f":
+            _check_finite(leaf, key, source)
+        return leaf
+    return _fit_choice(leaf, like.nvec or (2,), like.dtype, key, source, spec.id)
+
+
+def _fit_action(action: np.ndarray, spec: ActionSpec, count: int, source: str, env_id: str) -> np.ndarray:
+    action = _fit_shape(action, spec.shape, "actions", count, source, env_id)
+    if spec.kind != "continuous":
+        return _fit_choice(action, spec.nvec, spec.dtype, "actions", source, env_id)
+    with np.errstate(over="ignore"):  # reported below
+        action = action.astype(spec.dtype, copy=False)
+    _check_finite(action, "actions", source)
+    low, high = np.asarray(spec.low, np.float32), np.asarray(spec.high, np.float32)
+    slack = np.where(np.isfinite(high - low), _TOLERANCE * (high - low), _TOLERANCE)
+    least, most = action.min(0), action.max(0)
+    outside = (least < low - slack) | (most > high + slack)
+    if outside.any():
+        i = int(np.flatnonzero(outside)[0])
+        raise DataError(
+            f"{source}: actions[:, {i}] lies in [{least[i]:g}, {most[i]:g}], but {env_id} takes "
+            f"[{low[i]:g}, {high[i]:g}]. Rescale the actions to the environment's units."
+        )
+    return action if (least >= low).all() and (most <= high).all() else np.clip(action, low, high)
+
+
+def _fit_shape(array: np.ndarray, shape: tuple[int, ...], key: str, count: int, source: str, env_id: str) -> np.ndarray:
+    if array.shape == (count, *shape):
+        return array
+    if len(array) == count and shape in ((), (1,)) and array.shape[1:] in ((), (1,)):  # [B] and [B, 1] are the same
+        return array.reshape(count, *shape)
+    raise DataError(
+        f"{source}: {key} has shape {array.shape}, but {count} transitions of {env_id} have {(count, *shape)}. "
+        "Choose the environment that the data was collected in."
+    )
+
+
+def _fit_choice(array: np.ndarray, nvec: tuple[int, ...], dtype: str, key: str, source: str, env_id: str) -> np.ndarray:
+    """Whole numbers from 0 to n − 1, each column with its own n."""
+    if array.dtype.kind not in "biu":
+        raise DataError(f"{source}: {key} is {array.dtype}, but {env_id} has whole numbers there. Save integers.")
+    least, most = array.min(0), array.max(0)  # () or [k]
+    if (least < 0).any() or (most >= np.array(nvec)).any():
+        raise DataError(
+            f"{source}: {key} goes from {int(least.min())} to {int(most.max())}, but {env_id} counts from 0 to below "
+            f"{nvec if len(nvec) > 1 else nvec[0]}. Shift or filter the values."
+        )
+    return array.astype(dtype, copy=False)

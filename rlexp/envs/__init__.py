@@ -1,0 +1,28 @@
+"""Environments: specs, making, seeding and vectorisation. Free of torch, so that worker processes start quickly."""
+
+from rlexp.envs.gym_env import GymEnv, Vectorization
+from rlexp.envs.locate import env_code_roots
+from rlexp.envs.seeded import Episode, SeededEnv
+from rlexp.envs.spaces import ActionCodec, ObsCodec
+from rlexp.envs.spec import ActionSpec, EnvSpec, Leaf, ObsSpec, spec_of
+from rlexp.envs.subproc import SubprocVecEnv
+from rlexp.envs.vector import SyncVecEnv, VecEnv, VecStep
+
+__all__ = [
+    "ActionCodec",
+    "ActionSpec",
+    "EnvSpec",
+    "Episode",
+    "GymEnv",
+    "Leaf",
+    "ObsCodec",
+    "ObsSpec",
+    "SeededEnv",
+    "SubprocVecEnv",
+    "SyncVecEnv",
+    "VecEnv",
+    "VecStep",
+    "Vectorization",
+    "env_code_roots",
+    "spec_of",
+]

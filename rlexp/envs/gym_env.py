@@ -1,0 +1,175 @@
+"""The environment component: any Gymnasium id, or a Python factory, made, wrapped and vectorised. Free of torch."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+import inspect
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from typing import Any
+
+import gymnasium as gym
+
+from rlexp.config.component import component
+from rlexp.config.fields import Count, Positive
+from rlexp.envs.locate import find_registration, locate_wrapper, missing_package, wrapper_parts
+from rlexp.envs.spec import EnvSpec, spec_of
+from rlexp.envs.subproc import SubprocVecEnv
+from rlexp.envs.vector import SyncVecEnv, VecEnv
+from rlexp.errors import EnvError
+
+
+class Vectorization(Enum):
+    """How several environments are stepped."""
+
+    sync = "sync"  # one after another in this process: fastest for cheap environments
+    subprocess = "subprocess"  # in worker processes: for environments that take longer than about 100 µs a step
+
+
+@component("env", "gym")
+@dataclass(eq=False, kw_only=True)
+class GymEnv:
+    """Any Gymnasium environment."""
+
+    id: str  # Gymnasium id, e.g. CartPole-v1; `module:Id` imports the module that registers it first
+    kwargs: dict[str, Any] = field(default_factory=dict)  # arguments of the environment's constructor
+    wrappers: list[Any] = field(default_factory=list)  # {_target_: package.Wrapper, argument: value}, innermost first
+    num_envs: Count = 1  # copies stepped together for training
+    vectorization: Vectorization = Vectorization.sync  # sync, or subprocess for slow environments
+    workers: Count | None = None  # processes of subprocess; null: one per CPU, at most num_envs
+    max_episode_steps: Count | None = None  # steps until truncation; null: the id's own limit
+    action_limit: Positive | None = None  # bound put on the action dimensions that have none
+    normalize_obs: bool = False  # scale observations by their running mean and variance (done by the trainer)
+    normalize_reward: bool = False  # scale rewards by the running deviation of the return (done by the trainer)
+    factory: Callable[[], gym.Env] | None = field(init=False, default=None)  # makes the environment instead of `id`
+    _spec: EnvSpec | None = field(init=False, default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.vectorization = Vectorization(self.vectorization)  # Python code may give its name
+
+    def make(self, render_mode: str | None = None) -> gym.Env:
+        """One environment with its time limit and wrappers, as Gymnasium gives it."""
+        env = self._call_factory(render_mode) if self.factory else self._make_registered(render_mode)
+        for entry in self.wrappers:
+            env = _wrap(env, entry)
+        return env
+
+    def spec(self) -> EnvSpec:
+        """The spaces and limits, read once from an environment made for it."""
+        if self._spec is None:
+            env = self.make()
+            try:
+                spec = spec_of(env, self.action_limit)
+            finally:
+                env.close()
+            self._spec = spec if self.factory else replace(spec, id=self.id)
+        return self._spec
+
+    def build(self, seed: int, num_envs: int | None = None, render_mode: str | None = None) -> VecEnv:
+        """The environments of one purpose, to be ``reset()``; those with a render mode live in this process."""
+        count = num_envs or self.num_envs
+        if render_mode or self.vectorization is Vectorization.sync:
+            return SyncVecEnv(functools.partial(self.make, render_mode), self.spec(), count, seed)
+        return SubprocVecEnv(self._recipe(), self.spec(), count, seed, workers=min(count, self.workers or _cpus()))
+
+    def _make_registered(self, render_mode: str | None) -> gym.Env:
+        registration = copy.copy(find_registration(self.id))
+        registration.order_enforce = False  # the vector environment resets before it steps
+        kwargs = copy.deepcopy(self.kwargs) | ({"render_mode": render_mode} if render_mode else {})
+        limit = self.max_episode_steps
+        try:
+            with _quiet_mujoco() if "mujoco" in str(registration.entry_point) else nullcontext():
+                return gym.make(registration, max_episode_steps=limit, disable_env_checker=True, **kwargs)
+        except (ImportError, gym.error.DependencyNotInstalled) as error:
+            raise EnvError(missing_package(self.id, error)) from error
+        except TypeError as error:
+            reason = error.__cause__ or error  # Gymnasium repeats all kwargs around the constructor's own message
+            raise EnvError(f"{self.id} cannot be made with env.kwargs={self.kwargs}: {reason}") from error
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise EnvError(f"{self.id} could not be made (env.kwargs={self.kwargs}): {problem}") from error
+
+    def _call_factory(self, render_mode: str | None) -> gym.Env:
+        assert self.factory is not None
+        takes_mode = render_mode is not None and _has_parameter(self.factory, "render_mode")
+        env = self.factory(render_mode=render_mode) if takes_mode else self.factory()  # type: ignore[call-arg]
+        if not isinstance(env, gym.Env):
+            raise EnvError(f"The environment factory returned {type(env).__name__}, not a gymnasium.Env.")
+        if render_mode is not None and env.render_mode != render_mode:
+            raise EnvError(
+                f"The environment factory made an environment with render_mode={env.render_mode!r} where "
+                f"{render_mode!r} is needed; give the factory a `render_mode` parameter and pass it on."
+            )
+        limit = self.max_episode_steps
+        return env if limit is None else gym.wrappers.TimeLimit(env, limit)
+
+    def _recipe(self) -> _Recipe:
+        settings = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
+        registered = not self.factory and ":" not in self.id
+        return _Recipe(type(self), settings, self.factory, find_registration(self.id) if registered else None)
+
+
+@dataclass
+class _Recipe:
+    """What a worker process needs to make the environment."""
+
+    component: type[GymEnv]
+    settings: dict[str, Any]
+    factory: Callable[[], gym.Env] | None
+    registration: Any  # the id's entry in the registry, which this process may have got from an import of the user's
+
+    def __call__(self) -> gym.Env:
+        if self.registration is not None:
+            gym.registry.setdefault(self.registration.id, self.registration)
+        env = self.component(**self.settings)
+        env.factory = self.factory
+        return env.make()
+
+
+def _wrap(env: gym.Env, entry: Any) -> gym.Env:
+    target, arguments = wrapper_parts(entry)
+    try:
+        return locate_wrapper(target)(env, **copy.deepcopy(arguments))
+    except EnvError:
+        raise
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise EnvError(f"The wrapper {target} could not be applied with {arguments}: {problem}") from error
+
+
+@contextmanager
+def _quiet_mujoco() -> Iterator[None]:
+    """Keep MuJoCo from reporting, for each copy made, on stderr and in a file, that Gymnasium's models are dated."""
+    try:
+        mujoco = importlib.import_module("mujoco")
+    except ImportError:
+        yield  # making the environment will say what to install
+        return
+
+    def report(message: str) -> None:
+        if "deprecated" not in message:
+            warnings.warn(f"MuJoCo: {message}", stacklevel=2)
+
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(report)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
+
+
+def _has_parameter(function: Callable[..., Any], name: str) -> bool:
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a builtin without a signature
+        return False
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

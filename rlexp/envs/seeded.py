@@ -1,0 +1,163 @@
+"""One environment whose every episode can be played again.
+
+Episode k of environment i is reset with a seed derived from (run seed, i, k), and the actions since that reset are
+kept. So a running episode is saved as a few integers and its actions, and restored by playing it again, which works
+for any environment that is deterministic given its seed; whether it did is checked, not assumed. Free of torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rlexp.envs.spaces import ActionCodec, ObsCodec
+from rlexp.envs.spec import EnvSpec
+from rlexp.errors import CheckpointError, EnvError
+from rlexp.seeding import derive_seed
+from rlexp.tree import tree_leaves
+
+_COUNTERS = ("index", "seed", "episode", "length")
+_STATE_KEYS = {*_COUNTERS, "ret", "actions", "obs"}
+
+
+@dataclass(slots=True)
+class Episode:
+    """An episode that ended."""
+
+    env: int  # index of the environment
+    ret: float  # undiscounted return
+    length: int
+    info: dict[str, float] = field(default_factory=dict)  # "is_success" where the environment says so
+
+
+class SeededEnv:
+    """A Gymnasium environment with per-episode seeds, an action record, and return and length counters.
+
+    Observations stay native here: the vector environment writes them into its arrays, without a copy in between.
+    """
+
+    def __init__(self, env: gym.Env, spec: EnvSpec, seed: int, index: int, obs_codec: ObsCodec | None = None) -> None:
+        self.env, self.spec = env, spec
+        self.seed, self.index = seed, index
+        self.episode = -1  # number of the running episode; -1 before the first reset
+        self.length, self.ret = 0, 0.0  # of the running episode
+        self.obs: Any = None  # the latest native observation
+        self.obs_codec = obs_codec or ObsCodec(env.observation_space)
+        self.action_codec = ActionCodec(env.action_space, spec.action)
+        self._info: dict[str, Any] = {}
+        self._step = env.step  # one attribute lookup less on every step
+        self._capacity = 0
+        self._actions = np.empty((0, *spec.action.shape), spec.action.dtype)
+        self._checked = False
+
+    def reset(self, seed: int | None = None) -> Any:
+        """Begin episode 0 (of ``seed``, if given); returns its first native observation."""
+        self.seed = self.seed if seed is None else seed
+        return self._begin(0)
+
+    def next_episode(self) -> Any:
+        """Begin the next episode; returns its first native observation."""
+        return self._begin(self.episode + 1)
+
+    def _begin(self, episode: int) -> Any:
+        self.episode, self.length, self.ret = episode, 0, 0.0
+        result = self.env.reset(seed=derive_seed(self.seed, "episode", self.index, episode))
+        if not self._checked:
+            self._check(result)
+        self.obs, self._info = result
+        return self.obs
+
+    def _check(self, result: Any) -> None:
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+            raise EnvError(f"{self.spec.id}: reset() must return (observation, info dict), as Gymnasium asks.")
+        self.obs_codec.check(result[0], self.spec.id)
+        self._checked = True
+
+    def step(self, action: Any, native: Any) -> tuple[Any, float, bool, bool]:
+        """Play ``native`` (canonically ``action``): native observation, reward, terminated, truncated."""
+        length = self.length
+        if length == self._capacity:
+            self._grow()
+        self._actions[length] = action
+        self.obs, reward, terminated, truncated, self._info = self._step(native)
+        reward = float(reward)
+        self.length = length + 1
+        self.ret += reward
+        return self.obs, reward, terminated, truncated
+
+    def _grow(self) -> None:
+        self._capacity = max(64, 2 * self._capacity)
+        actions = np.empty((self._capacity, *self.spec.action.shape), self.spec.action.dtype)
+        actions[: self.length] = self._actions[: self.length]
+        self._actions = actions
+
+    def summary(self) -> Episode:
+        """The episode as it stands; asked for when it has ended."""
+        info = {"is_success": float(self._info["is_success"])} if "is_success" in self._info else {}
+        return Episode(self.index, self.ret, self.length, info)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The running episode as a state tree."""
+        if self.episode < 0:
+            raise RuntimeError("reset() the environment before taking a snapshot of it")
+        return {
+            "index": self.index,
+            "seed": self.seed,
+            "episode": self.episode,
+            "length": self.length,
+            "ret": self.ret,
+            "actions": self._actions[: self.length].copy(),
+            # A list, because leaf names may contain "/", which keys of a state tree may not.
+            "obs": [array for _, array in tree_leaves(self.obs_codec.encode(self.obs))],
+        }
+
+    def restore(self, state: dict[str, Any]) -> bool:
+        """Play the episode of a snapshot again. If it comes out differently, begin the next one and return False."""
+        self._check_state(state)
+        self.seed = state["seed"]
+        self._begin(state["episode"])
+        if self._replay(state["actions"]) and self._matches(state):
+            return True
+        self.next_episode()
+        return False
+
+    def _replay(self, actions: np.ndarray) -> bool:
+        """Whether the episode is still running after ``actions``."""
+        for action, native in zip(*self.action_codec.decode(actions)):
+            _, _, terminated, truncated = self.step(action, native)
+            if terminated or truncated:
+                return False
+        return True
+
+    def _matches(self, state: dict[str, Any]) -> bool:
+        same_return = self.ret == state["ret"] or (self.ret != self.ret and state["ret"] != state["ret"])
+        arrays = [array for _, array in tree_leaves(self.obs_codec.encode(self.obs))]
+        return same_return and all(
+            np.array_equal(now, np.asarray(then), equal_nan=now.dtype.kind == "f")
+            for now, then in zip(arrays, state["obs"], strict=True)
+        )
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        """Snapshots come out of files: one that this environment cannot have written is refused."""
+        problem = None
+        if not isinstance(state, dict) or set(state) != _STATE_KEYS:
+            problem = "has other entries than a snapshot"
+        elif any(type(state[key]) is not int for key in _COUNTERS) or not isinstance(state["ret"], (int, float)):
+            problem = "holds values of the wrong type"
+        elif state["index"] != self.index or state["episode"] < 0:
+            problem = f"is of environment {state['index']}, episode {state['episode']}"
+        elif np.shape(state["actions"]) != (state["length"], *self.spec.action.shape):
+            problem = f"has actions of shape {np.shape(state['actions'])}"
+        elif np.asarray(state["actions"]).dtype != self.spec.action.dtype:
+            problem = f"has actions of type {np.asarray(state['actions']).dtype}"
+        elif not isinstance(state["obs"], list) or len(state["obs"]) != len(self.spec.obs.leaves):
+            problem = "has an observation of another structure"
+        if problem:
+            raise CheckpointError(f"The saved state of environment {self.index} ({self.spec.id}) {problem}.")
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()

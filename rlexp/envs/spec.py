@@ -1,0 +1,294 @@
+"""What an environment takes and gives, as plain frozen values that models, buffers and checkpoints read.
+
+Observations are one array or a flat dict of arrays (see :mod:`rlexp.tree`), actions one array; both in the canonical
+form described by :class:`Leaf` and :class:`ActionSpec`. Free of torch, and of Gymnasium until ``spec_of`` is called.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+LEAF_KINDS = ("box", "discrete", "multi_discrete", "multi_binary")
+ACTION_KINDS = ("discrete", "continuous", "multi_discrete", "multi_binary")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of an observation."""
+
+    kind: str  # box, discrete, multi_discrete or multi_binary
+    shape: tuple[int, ...]  # of one observation: discrete (), multi_discrete and multi_binary (k,), box its own
+    dtype: str  # delivered and stored as: "uint8" or "float32" (box), "int64" (discrete kinds), "int8" (multi_binary)
+    nvec: tuple[int, ...] = ()  # sizes of the discrete kinds
+    low: float | None = None  # box: the bound when it is the same for all elements, else None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        dtypes = {"box": ("uint8", "float32"), "multi_binary": ("int8",)}.get(self.kind, ("int64",))
+        sizes = {"discrete": 1, "multi_discrete": math.prod(self.shape)}.get(self.kind, 0)
+        ranks = {"discrete": 0, "multi_discrete": 1, "multi_binary": 1}
+        _require(self.kind in LEAF_KINDS, f"unknown kind {self.kind!r}")
+        _require(min(self.shape, default=0) >= 0, f"shape {self.shape} has a negative size")
+        _require(self.dtype in dtypes, f"a {self.kind} leaf has dtype {' or '.join(dtypes)}, not {self.dtype!r}")
+        _require(len(self.shape) == ranks.get(self.kind, len(self.shape)), f"{self.kind} cannot have {self.shape}")
+        _require(len(self.nvec) == sizes and min(self.nvec, default=1) > 0, f"{self.kind} cannot have {self.nvec}")
+
+
+@dataclass(frozen=True)
+class ObsSpec:
+    """The arrays of an observation by name; a bare array (``single``) is the leaf named ``""``."""
+
+    leaves: dict[str, Leaf]
+    single: bool
+
+    def __post_init__(self) -> None:
+        _require(len(self.leaves) > 0, "an observation needs at least one array")
+        _require(not self.single or list(self.leaves) == [""], "a bare array is one leaf named ''")
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.leaves.items()), self.single))
+
+
+@dataclass(frozen=True)
+class ActionSpec:
+    """One action in canonical form: zero-based integers, or a float32 vector in environment units."""
+
+    kind: str  # discrete, continuous, multi_discrete or multi_binary
+    shape: tuple[int, ...]  # discrete (), continuous (D,), multi_discrete and multi_binary (k,)
+    nvec: tuple[int, ...] = ()  # discrete (n,), multi_discrete its sizes, multi_binary (2,)*k, continuous ()
+    low: tuple[float, ...] | None = None  # continuous: D bounds, ±inf where there is none; float32 values
+    high: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        continuous, size = self.kind == "continuous", math.prod(self.shape)
+        _require(self.kind in ACTION_KINDS, f"unknown kind {self.kind!r}")
+        _require(len(self.shape) == (self.kind != "discrete") and size > 0, f"{self.kind} cannot have {self.shape}")
+        sizes = 0 if continuous else size
+        _require(len(self.nvec) == sizes and min(self.nvec, default=1) > 0, f"{self.kind} cannot have {self.nvec}")
+        _require(self.kind != "multi_binary" or set(self.nvec) == {2}, "multi_binary has two values each")
+        if not continuous:
+            _require(self.low is None and self.high is None, f"{self.kind} has no bounds")
+        else:
+            bounded = self.low is not None and self.high is not None
+            _require(bounded and len(self.low or ()) == len(self.high or ()) == size, f"{size} bounds are needed")
+            _require(all(a <= b for a, b in zip(self.low or (), self.high or ())), "low is above high")
+
+    @property
+    def dtype(self) -> str:
+        """NumPy dtype of canonical actions."""
+        return "float32" if self.kind == "continuous" else "int64"
+
+    @property
+    def n(self) -> int:
+        """Number of discrete actions."""
+        if self.kind != "discrete":
+            raise ValueError(f"{self.kind} actions have no single number of choices")
+        return self.nvec[0]
+
+    @property
+    def dim(self) -> int:
+        """Length of an action vector; 1 for a discrete action."""
+        return math.prod(self.shape)
+
+    @cached_property
+    def bounded(self) -> bool:
+        """Continuous, and every bound is finite."""
+        return self.kind == "continuous" and all(map(math.isfinite, (self.low or ()) + (self.high or ())))
+
+    @cached_property
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Low and high of a continuous action as read-only float32 arrays [D]."""
+        low, high = np.array(self.low, np.float32), np.array(self.high, np.float32)
+        low.flags.writeable = high.flags.writeable = False
+        return low, high
+
+    def to_env(self, action: Any) -> Any:
+        """Agent units [-1, 1] to environment units, for NumPy arrays and torch tensors [..., D].
+
+        Only bounded continuous actions have two units; anything else is returned as it is.
+        """
+        if not self.bounded:
+            return action
+        centre, half = self._affine
+        return _like(centre, action) + _like(half, action) * action
+
+    def from_env(self, action: Any) -> Any:
+        """Environment units to agent units: the inverse of :meth:`to_env`."""
+        if not self.bounded:
+            return action
+        centre, half = self._affine
+        return (action - _like(centre, action)) / _like(np.where(half > 0, half, np.float32(1)), action)
+
+    @cached_property
+    def _affine(self) -> tuple[np.ndarray, np.ndarray]:
+        low, high = (np.array(bound, np.float64) for bound in (self.low, self.high))  # float32 might overflow
+        return ((low + high) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """Everything about an environment that an agent is built from."""
+
+    id: str
+    obs: ObsSpec
+    action: ActionSpec
+    max_episode_steps: int | None = None
+    reward_threshold: float | None = None  # the return at which the task counts as solved
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values. Leaves are a list because their names may contain ``/``; ±inf is written as text."""
+        return {
+            "id": self.id,
+            "obs": {
+                "single": self.obs.single,
+                "leaves": [{"name": name, **_plain(leaf)} for name, leaf in self.obs.leaves.items()],
+            },
+            "action": _plain(self.action),
+            "max_episode_steps": self.max_episode_steps,
+            "reward_threshold": _to_json(self.reward_threshold),
+        }
+
+    @staticmethod
+    def from_dict(data: Any) -> EnvSpec:
+        """The inverse of :meth:`to_dict`. Anything that it would not have written raises ValueError."""
+        env = _Reader(data, "environment spec")
+        obs = _Reader(env.take("obs"), "obs")
+        leaves: dict[str, Leaf] = {}
+        for entry in obs.sequence("leaves"):
+            reader = _Reader(entry, "leaf")
+            name = reader.text("name")
+            _require(name not in leaves, f"two leaves are called {name!r}")
+            leaves[name] = Leaf(
+                kind=reader.text("kind"),
+                shape=reader.integers("shape"),
+                dtype=reader.text("dtype"),
+                nvec=reader.integers("nvec"),
+                low=reader.optional_number("low"),
+                high=reader.optional_number("high"),
+            )
+            reader.finish()
+        single = obs.take("single")
+        _require(isinstance(single, bool), "single is not a bool")
+        obs.finish()
+        action = _Reader(env.take("action"), "action")
+        spec = EnvSpec(
+            id=env.text("id"),
+            obs=ObsSpec(leaves, single),
+            action=ActionSpec(
+                kind=action.text("kind"),
+                shape=action.integers("shape"),
+                nvec=action.integers("nvec"),
+                low=action.optional_numbers("low"),
+                high=action.optional_numbers("high"),
+            ),
+            max_episode_steps=env.optional_integer("max_episode_steps"),
+            reward_threshold=env.optional_number("reward_threshold"),
+        )
+        action.finish()
+        env.finish()
+        return spec
+
+
+def spec_of(env: gym.Env, action_limit: float | None = None) -> EnvSpec:
+    """The spec of a Gymnasium environment; ``action_limit`` bounds the Box action dimensions that have no bound."""
+    from rlexp.envs.spaces import action_spec, observation_spec  # here, so that reading a spec needs no Gymnasium
+
+    registered = env.spec
+    threshold = registered.reward_threshold if registered else None
+    return EnvSpec(
+        id=registered.id if registered else type(env.unwrapped).__name__,
+        obs=observation_spec(env.observation_space),
+        action=action_spec(env.action_space, action_limit),
+        max_episode_steps=registered.max_episode_steps if registered else _time_limit(env),
+        reward_threshold=None if threshold is None else float(threshold),
+    )
+
+
+def _time_limit(env: Any) -> int | None:
+    """The limit of the outermost TimeLimit of an environment that has no registration to read it from."""
+    while hasattr(env, "env"):
+        if (limit := vars(env).get("_max_episode_steps")) is not None:
+            return int(limit)
+        env = env.env
+    return None
+
+
+def _like(values: np.ndarray, action: Any) -> Any:
+    """``values`` as the array library of ``action``; torch need not be imported to make one of its tensors."""
+    return values if isinstance(action, (np.ndarray, np.generic)) else action.new_tensor(values.tolist())
+
+
+def _require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise ValueError(f"Malformed environment spec: {problem}.")
+
+
+def _plain(value: Leaf | ActionSpec) -> dict[str, Any]:
+    return {field.name: _to_json(getattr(value, field.name)) for field in fields(value)}
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_to_json(item) for item in value]
+    return str(value) if isinstance(value, float) and math.isinf(value) else value  # "inf", "-inf": not in JSON
+
+
+class _Reader:
+    """Takes typed values out of a mapping of unknown origin; what is left over at the end is an error."""
+
+    def __init__(self, data: Any, what: str) -> None:
+        _require(isinstance(data, Mapping), f"{what} is not a mapping")
+        self.data, self.what = dict(data), what
+
+    def take(self, key: str) -> Any:
+        _require(key in self.data, f"{self.what} has no {key!r}")
+        return self.data.pop(key)
+
+    def finish(self) -> None:
+        _require(not self.data, f"{self.what} has unknown keys {sorted(map(str, self.data))}")
+
+    def text(self, key: str) -> str:
+        value = self.take(key)
+        _require(isinstance(value, str), f"{key} is not text")
+        return value
+
+    def sequence(self, key: str) -> tuple[Any, ...]:
+        value = self.take(key)
+        _require(isinstance(value, (list, tuple)), f"{key} is not a list")
+        return tuple(value)
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        return tuple(self._integer(item, key) for item in self.sequence(key))
+
+    def optional_integer(self, key: str) -> int | None:
+        value = self.take(key)
+        return None if value is None else self._integer(value, key)
+
+    def optional_number(self, key: str) -> float | None:
+        value = self.take(key)
+        return None if value is None else self._number(value, key)
+
+    def optional_numbers(self, key: str) -> tuple[float, ...] | None:
+        if self.data.get(key, ()) is None:
+            return self.take(key)
+        return tuple(self._number(item, key) for item in self.sequence(key))
+
+    def _integer(self, value: Any, key: str) -> int:
+        _require(isinstance(value, int) and not isinstance(value, bool), f"{key} holds {value!r}, not an integer")
+        return int(value)
+
+    def _number(self, value: Any, key: str) -> float:
+        if value in ("inf", "-inf"):
+            return float(value)
+        good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        _require(good, f"{key} holds {value!r}, not a number")
+        return float(value)

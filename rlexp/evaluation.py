@@ -1,0 +1,95 @@
+"""Playing whole episodes with a policy: its own environments, its own random numbers, no trace in the training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlexp.envs import GymEnv, VecEnv
+from rlexp.policy import Policy
+from rlexp.seeding import derive_seed
+
+MAX_PARALLEL = 10  # environments played side by side
+
+
+@dataclass
+class Evaluation:
+    """The returns and lengths of evaluation episodes."""
+
+    returns: list[float]
+    lengths: list[int]
+    successes: list[float]  # `is_success` of the episodes whose environment tells
+
+    @property
+    def return_mean(self) -> float:
+        """Mean return over the episodes."""
+        return float(np.mean(self.returns))
+
+    def summary(self) -> dict[str, float]:
+        """As written to summary.json."""
+        values = {
+            "return_mean": self.return_mean,
+            "return_std": float(np.std(self.returns)),
+            "length_mean": float(np.mean(self.lengths)),
+            "episodes": len(self.returns),
+        }
+        return values | ({"success_rate": float(np.mean(self.successes))} if self.successes else {})
+
+    def row(self) -> dict[str, float]:
+        """As logged."""
+        return {f"eval/{key}": value for key, value in self.summary().items()}
+
+
+class Evaluator:
+    """Evaluates policies in environments built once and restarted for every evaluation."""
+
+    def __init__(self, env: GymEnv, render_mode: str | None = None) -> None:
+        self.env = env
+        self.render_mode = render_mode
+        self.envs: VecEnv | None = None
+
+    def __call__(self, policy: Policy, episodes: int, *, seed: int, deterministic: bool = True) -> Evaluation:
+        """Play ``episodes`` episodes; the same seed gives the same episodes."""
+        count = 1 if self.render_mode else min(episodes, MAX_PARALLEL)
+        if self.envs is None or self.envs.num_envs != count:
+            self.close()
+            self.envs = self.env.build(seed, num_envs=count, render_mode=self.render_mode)
+        generator = torch.Generator(policy.device).manual_seed(derive_seed(seed, "eval-actions"))
+        return _play(self.envs, policy, episodes, seed, not deterministic, generator)
+
+    def close(self) -> None:
+        """Free the environments."""
+        if self.envs is not None:
+            self.envs.close()
+            self.envs = None
+
+
+def _play(
+    envs: VecEnv, policy: Policy, episodes: int, seed: int, explore: bool, generator: torch.Generator
+) -> Evaluation:
+    # Every environment plays a fixed share: counting whichever ends first would favour short episodes.
+    quota = np.full(envs.num_envs, episodes // envs.num_envs)
+    quota[: episodes % envs.num_envs] += 1
+    finished: list[list[Any]] = [[] for _ in range(envs.num_envs)]
+    obs, carry = envs.reset(derive_seed(seed, "eval")), None
+    while True:
+        act = policy.act(policy.normalized(policy.tensor(obs)), carry, explore=explore, generator=generator)
+        step = envs.step(policy.env_action(act.action))
+        obs, carry = step.obs, act.carry
+        for episode in step.episodes:
+            if len(finished[episode.env]) < quota[episode.env]:
+                finished[episode.env].append(episode)
+        if step.episodes:
+            if all(len(done) >= share for done, share in zip(finished, quota)):
+                break
+            ended = torch.from_numpy(step.terminated | step.truncated)
+            carry = policy.algo.reset_carry(carry, ended)
+    played = [episode for done in finished for episode in done]
+    return Evaluation(
+        returns=[episode.ret for episode in played],
+        lengths=[episode.length for episode in played],
+        successes=[episode.info["is_success"] for episode in played if "is_success" in episode.info],
+    )

@@ -1,0 +1,70 @@
+"""Opening what a run left behind: a run directory, one of its checkpoints, or a checkpoint saved elsewhere.
+
+Nothing of the loaded config is executed unless it is rlexp's own or of a package the user named as trusted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import gymnasium as gym
+
+from rlexp.checkpoint import Checkpoint, load_checkpoint
+from rlexp.config.overrides import apply_overrides
+from rlexp.config.trust import Trust
+from rlexp.errors import CheckpointError
+from rlexp.run_dir import RunDir
+from rlexp.runner import Runner
+
+
+@dataclass
+class Loaded:
+    """A trained run: what it was made of, and its state at one checkpoint."""
+
+    path: Path
+    runner: Runner
+    checkpoint: Checkpoint
+    run_dir: RunDir | None  # None: a checkpoint that lies outside of a run directory
+
+
+def load(
+    path: Path | str,
+    *,
+    which: str = "last",
+    overrides: Iterable[str] = (),
+    trust: Trust,
+    env_factory: Callable[[], gym.Env] | None = None,
+) -> Loaded:
+    """Open a run or checkpoint for evaluation, prediction or as a starting point."""
+    path = Path(path)
+    run_dir, checkpoint = find_checkpoint(path, which)
+    config = apply_overrides(checkpoint.config, overrides)
+    runner = Runner(config, trust=trust, env_factory=env_factory)
+    if runner.spec.to_dict() != checkpoint.tree.get("spec"):
+        check_same_spaces(runner, checkpoint)
+    return Loaded(path, runner, checkpoint, run_dir)
+
+
+def find_checkpoint(path: Path, which: str) -> tuple[RunDir | None, Checkpoint]:
+    """The checkpoint that a path stands for: a run's ``which`` one, or the one that lies there."""
+    if os.path.isfile(path / "checkpoint.json") or os.path.isfile(path / "checksums.json"):
+        return None, load_checkpoint(path)
+    run_dir = RunDir.open(path)
+    checkpoint = run_dir.load(which)
+    if checkpoint is None:
+        raise CheckpointError(f"{path} has no {which} checkpoint yet. Train it first: rlexp resume {path}")
+    return run_dir, checkpoint
+
+
+def check_same_spaces(runner: Runner, checkpoint: Checkpoint) -> None:
+    """The environment of now must look like the one the networks were built for."""
+    saved, now = checkpoint.tree.get("spec"), runner.spec.to_dict()
+    for part in ("obs", "action"):
+        if not isinstance(saved, dict) or saved.get(part) != now[part]:
+            raise CheckpointError(
+                f"{runner.spec.id} has other {'observations' if part == 'obs' else 'actions'} now than when "
+                f"{checkpoint.path} was trained. Leave out the overrides of env, or train anew."
+            )

@@ -1,0 +1,64 @@
+"""Numbers, durations and paths as a person wants to read them. Standard library only."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def number(value: float) -> str:
+    """Three or four significant digits: ``0.0123``, ``1.23``, ``123.4``, ``12,346``, ``1.23e+08``."""
+    size = abs(value)
+    if not math.isfinite(value) or size >= 1e7 or 0 < size < 1e-4:
+        return f"{value:.3g}"
+    if size >= 1000:
+        return f"{value:,.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if size >= 1 else f"{value:.3g}"
+
+
+def spread(value: float) -> str:
+    """A standard deviation, which is known to two digits at best: ``12``, ``1.2``, ``0.12``."""
+    if not math.isfinite(value) or value >= 1e7:
+        return f"{value:.2g}"
+    if value >= 10:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 1 else f"{value:.2g}"
+
+
+def mean_std(mean: float, std: float | None) -> str:
+    """``210.0 ± 12``, or the mean alone."""
+    return number(mean) if std is None else f"{number(mean)} ± {spread(std)}"
+
+
+def duration(seconds: float) -> str:
+    """``0:32``, ``1:02:03``, ``2d 03:04:05``."""
+    minutes, second = divmod(max(0, round(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}d {hour:02d}:{minute:02d}:{second:02d}"
+    return f"{hour}:{minute:02d}:{second:02d}" if hour else f"{minute}:{second:02d}"
+
+
+def short_path(path: str | os.PathLike[str], *, quoted: bool = False) -> str:
+    """Relative to the working directory if the path lies in it; ``quoted`` for use in a shell command."""
+    absolute, here = Path(path).absolute(), Path.cwd()
+    text = str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(absolute)
+    return shlex.quote(text) if quoted else text
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """A curve in block characters: ``▁▃▅█``."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    low, span = min(finite), max(finite) - min(finite)
+    top = len(BLOCKS) - 1
+    return "".join(BLOCKS[round((value - low) / span * top) if span else top // 2] for value in finite)

@@ -1,0 +1,97 @@
+"""What acts: an algorithm with its normalisers, between NumPy observations and environment actions.
+
+Trainers, evaluation, prediction and export all go through this, so none of them can forget a normaliser or a rescaling.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlexp.algos.base import Algorithm
+from rlexp.datasets.random import random_actions
+from rlexp.envs.spec import EnvSpec
+from rlexp.normalize import ObsNormalizer, RewardNormalizer
+from rlexp.tree import ArrayTree, tree_map
+from rlexp.types import Act, Batch, Obs
+
+
+class Policy:
+    """An algorithm that was set up, and the statistics its observations and rewards are normalised with."""
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        algo: Algorithm,
+        *,
+        normalize_obs: bool = False,
+        normalize_reward: bool = False,
+        num_envs: int = 1,
+    ) -> None:
+        self.spec, self.algo, self.device = spec, algo, algo.device
+        self.rescale = algo.unit_actions and spec.action.kind == "continuous"
+        self.obs_normalizer = ObsNormalizer(spec.obs, device=self.device) if normalize_obs else None
+        self.reward_normalizer = RewardNormalizer(num_envs, float(algo.gamma)) if normalize_reward else None
+
+    def tensor(self, obs: ArrayTree) -> Obs:
+        """Observations on the device, as they are."""
+        return tree_map(lambda leaf: torch.from_numpy(leaf).to(self.device, non_blocking=True), obs)
+
+    def normalized(self, obs: Obs) -> Obs:
+        """Observations as the networks see them."""
+        return obs if self.obs_normalizer is None else self.obs_normalizer(obs)
+
+    @torch.inference_mode()
+    def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator | None = None) -> Act:
+        """Actions in agent units for normalised observations on the device."""
+        return self.algo.act(obs, carry, explore=explore, generator=generator or self.algo.generator)
+
+    def env_action(self, action: Tensor | np.ndarray) -> np.ndarray:
+        """Agent units to environment units."""
+        array = action.numpy(force=True) if isinstance(action, Tensor) else action
+        return self.spec.action.to_env(array) if self.rescale else array
+
+    def agent_action(self, action: np.ndarray) -> np.ndarray:
+        """Environment units (a dataset's) to agent units."""
+        return self.spec.action.from_env(action) if self.rescale else action
+
+    def random_action(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Uniformly random actions in agent units."""
+        if self.rescale:
+            return rng.uniform(-1, 1, (count, self.spec.action.dim)).astype(np.float32)
+        return random_actions(self.spec.action, count, rng)
+
+    def prepare(self, batch: Batch) -> Batch:
+        """A sampled batch on the device, normalised with the statistics of now: replay stores what really happened."""
+        if self.device.type != "cpu":
+            batch = batch_map(lambda t: t.to(self.device, non_blocking=True), batch)
+        if self.obs_normalizer is not None:
+            batch = batch._replace(obs=self.normalized(batch.obs), next_obs=self.normalized(batch.next_obs))
+        if self.reward_normalizer is not None:
+            batch = batch._replace(reward=self.reward_normalizer.scale(batch.reward))
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """The algorithm and the normalisers."""
+        return {
+            "algo": self.algo.state_dict(),
+            "obs_normalizer": None if self.obs_normalizer is None else self.obs_normalizer.state_dict(),
+            "reward_normalizer": None if self.reward_normalizer is None else self.reward_normalizer.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` gave."""
+        self.algo.load_state_dict(state["algo"])
+        if self.obs_normalizer is not None:
+            self.obs_normalizer.load_state_dict(state["obs_normalizer"])
+        if self.reward_normalizer is not None:
+            self.reward_normalizer.load_state_dict(state["reward_normalizer"])
+
+
+def batch_map(fn: Any, batch: Batch) -> Batch:
+    """Apply ``fn`` to every tensor of a batch."""
+    parts: list[Any] = [None if part is None else tree_map(fn, part) for part in batch]
+    return Batch(*parts)

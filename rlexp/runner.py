@@ -1,0 +1,321 @@
+"""The Runner: from a checked config to a trained policy and a run directory.
+
+It builds the components, refuses what cannot work before anything is written, decides on compiling and threads,
+dispatches to the loop that the config names, and closes the run truthfully however it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from rlexp.algos.base import Algorithm
+from rlexp.buffers import ReplayBuffer, RolloutBuffer
+from rlexp.callbacks import Callback
+from rlexp.compat import check_compatible
+from rlexp.compiling import compiler_problem
+from rlexp.config.check import build, check_config
+from rlexp.config.component import registered_name
+from rlexp.config.trust import EVERYTHING, Trust
+from rlexp.datasets import Transitions
+from rlexp.envs import GymEnv
+from rlexp.errors import ConfigError, RunError
+from rlexp.evaluation import Evaluator
+from rlexp.loggers import Console, LoggerSet, RunInfo
+from rlexp.policy import Policy
+from rlexp.recorder import Recorder
+from rlexp.run_dir import RunDir
+from rlexp.trainers.base import Interrupted, Trainer, Workspace
+
+COMPILE_PAYS_AFTER = 20_000  # planned updates; compiling costs about as much as it saves on so many
+LARGE_NETWORK = 50_000  # parameters; below that one thread is faster than several
+
+
+class Runner:
+    """One run: build, check, train or resume."""
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        *,
+        trust: Trust = EVERYTHING,
+        env_factory: Callable[[], gym.Env] | None = None,
+    ) -> None:
+        self.config = config = check_config(config, trust)
+        self.trust = trust
+        self.seed: int = config["seed"]
+        self.device = resolve_device(config["device"])
+        self.env: GymEnv = build("env", config["env"], trust)
+        self.env.factory = env_factory
+        self.algo: Algorithm = build("algo", config["algo"], trust)
+        self.model: Any = build("model", config["model"], trust)
+        self.buffer: ReplayBuffer | RolloutBuffer = build("buffer", config["buffer"], trust)
+        self.trainer: Trainer = build("trainer", config["trainer"], trust)
+        self.dataset: Any = None if config["dataset"] is None else build("dataset", config["dataset"], trust)
+        self.callbacks = self._build_callbacks()
+        self.algo_name = registered_name("algo", type(self.algo))
+        self.spec = self.env.spec()
+        check_compatible(self.algo_name, self.algo, self.trainer, self.buffer, self.dataset, self.spec)
+
+    def _build_callbacks(self) -> list[Callback]:
+        nodes = self.config["trainer"].get("callbacks") or []
+        callbacks = [build(f"trainer.callbacks[{i}]", node, self.trust) for i, node in enumerate(nodes)]
+        for index, callback in enumerate(callbacks):
+            if not isinstance(callback, Callback):
+                raise ConfigError(f"trainer.callbacks[{index}] must derive from rlexp.callbacks.Callback.")
+        return callbacks
+
+    # ---- the three ways to use it
+
+    def policy(self, state: dict[str, Any] | None = None) -> Policy:
+        """A policy to act with, eager; ``state`` is the ``policy`` of a checkpoint."""
+        if not hasattr(self.algo, "spec"):
+            self.algo.setup(self.spec, self.model, device=self.device, seed=self.seed)
+        policy = self._policy()
+        if state is not None:
+            policy.load_state_dict(state)
+        return policy
+
+    def train(self, path: Path | str, command: Sequence[str] = (), group: str | None = None) -> dict[str, Any]:
+        """Train from the beginning in a new run directory; returns the summary."""
+        with self._console() as console:
+            data = self._load_dataset(console)
+            self._check_memory()
+            decisions = self._decide(console)
+            run_dir = RunDir.create(path, self.config, command, decisions=decisions)
+            with run_dir:
+                return self._run(run_dir, console, data, group=group)
+
+    def resume(self, run_dir: RunDir, command: Sequence[str] = (), *, changed: bool = False) -> dict[str, Any]:
+        """Continue a run where its newest whole checkpoint stands; ``changed``: the config has new overrides."""
+        with self._console() as console, run_dir.lock():
+            data = self._load_dataset(console)
+            self._check_memory()
+            self._apply_decisions(run_dir.info["decisions"], console)
+            run_dir.record_resume(command, self.config if changed else None)
+            return self._run(run_dir, console, data, resumed=True, changed=changed)
+
+    # ---- inside
+
+    def _console(self) -> Console:
+        return Console(self.config["progress"])
+
+    def _policy(self) -> Policy:
+        return Policy(
+            self.spec,
+            self.algo,
+            normalize_obs=self.env.normalize_obs,
+            normalize_reward=self.env.normalize_reward,
+            num_envs=self.env.num_envs,
+        )
+
+    def _load_dataset(self, console: Console) -> Transitions | None:
+        if self.dataset is None:
+            return None
+        self.dataset.report = console.note
+        return self.dataset.load(self.env)
+
+    def _check_memory(self) -> None:
+        if isinstance(self.buffer, ReplayBuffer) and self.trainer.loop != "offline":
+            self.buffer._check_memory(self.spec, self.env.num_envs, {}, None)
+
+    def _decide(self, console: Console) -> dict[str, Any]:
+        """Compile or not, and how many threads: from the plan alone, never from timings, so that it can be repeated."""
+        wanted = self.config["compile"]
+        planned = self.trainer.planned_updates(self.algo, self.env.num_envs)
+        compiled = planned >= COMPILE_PAYS_AFTER if wanted == "auto" else bool(wanted)
+        if compiled and (problem := compiler_problem(self.device)):
+            if wanted is True:
+                console.warn(f"Updates are not compiled: {problem}.")
+            compiled = False
+        decisions = {"compile": compiled, "threads": self.config["threads"]}
+        self._apply_decisions(decisions, console)
+        return decisions
+
+    def _apply_decisions(self, decisions: dict[str, Any], console: Console) -> None:
+        if decisions["compile"]:
+            console.note("Compiling the updates: the first ones take some seconds.")
+        self.algo.setup(self.spec, self.model, device=self.device, seed=self.seed, compiled=decisions["compile"])
+        if decisions["threads"] == "auto":
+            parameters = sum(
+                p.numel()
+                for part in self.algo.parts().values()
+                if isinstance(part, torch.nn.Module)
+                for p in part.parameters()
+            )
+            decisions["threads"] = (os.cpu_count() or 1) if parameters >= LARGE_NETWORK else 1
+        torch.set_num_threads(decisions["threads"])
+
+    def _run(
+        self,
+        run_dir: RunDir,
+        console: Console,
+        data: Transitions | None,
+        *,
+        group: str | None = None,
+        resumed: bool = False,
+        changed: bool = False,
+    ) -> dict[str, Any]:
+        trainer, policy = self.trainer, self._policy()
+        loggers = LoggerSet(
+            {name: build(f"logger.{name}", node, self.trust) for name, node in self.config["logger"].items()},
+            console.warn,
+        )
+        evaluator = Evaluator(self.env)
+        work = Workspace(
+            env=self.env,
+            policy=policy,
+            buffer=self.buffer,
+            evaluator=evaluator,
+            recorder=Recorder(run_dir, loggers, console, trainer.unit),
+            run_dir=run_dir,
+            seed=self.seed,
+            dataset=data,
+            dataset_hash=None if data is None else data.sha256,
+            callbacks=self.callbacks,
+        )
+        status = "failed"
+        reason: str | None = None
+        summary: dict[str, Any] = {}
+        run_dir.set_status("running")
+        try:
+            trainer.bind(work)
+            info = self._info(run_dir, group, resumed)
+            self._restore(run_dir, trainer, info, resumed, changed)
+            loggers.open(info)
+            best = trainer.best_eval["return_mean"] if trainer.best_eval else None
+            console.start(
+                info,
+                device=str(self.device),
+                loop=trainer.loop,
+                total=trainer.budget,
+                unit=trainer.unit,
+                done=trainer.clock,
+                best=best,
+            )
+            with catching_signals(work):
+                trainer.train()
+            status = "completed"
+        except Interrupted as stop:
+            status, reason = "interrupted", signal.Signals(stop.signal_number).name
+            raise
+        except BaseException as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            if hasattr(trainer, "env_steps"):
+                summary = self._summary(trainer, status)
+                run_dir.write_summary(summary)
+            run_dir.set_status(status, reason=reason or trainer_reason(trainer))
+            places = loggers.where()
+            loggers.close(status, summary or None)
+            evaluator.close()
+            if hasattr(trainer, "work"):
+                trainer.close()
+            if status != "failed":
+                console.finish(summary, _paths(run_dir) | places)
+        return summary
+
+    def _restore(self, run_dir: RunDir, trainer: Trainer, info: RunInfo, resumed: bool, changed: bool) -> None:
+        checkpoint = run_dir.go_on_from("last") if resumed else None
+        if checkpoint is None:
+            if resumed:
+                info.skip_rows = run_dir.high_water
+                run_dir.truncate(0)
+            trainer.start_fresh()
+            return
+        try:
+            trainer.load_state_dict(checkpoint.tree, checkpoint.segments)
+        except (KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError) as error:
+            raise RunError(
+                f"The checkpoint {checkpoint.path} does not fit the config of the run: {error}. "
+                "Resume without the overrides that change networks, spaces or the loop."
+            ) from error
+        if changed:
+            trainer.stop_reason = None  # a larger budget or another threshold decides anew
+        info.skip_rows = run_dir.high_water
+        run_dir.truncate(checkpoint.tree["progress"]["rows"])
+
+    def _info(self, run_dir: RunDir, group: str | None, resumed: bool) -> RunInfo:
+        return RunInfo(
+            path=run_dir.path,
+            name=self.config["name"],
+            config=self.config,
+            algo=self.algo_name,
+            env=self.spec.id,
+            seed=self.seed,
+            run_id=run_dir.info["run_id"],
+            group=group,
+            resumed=resumed,
+            step_key="updates" if self.trainer.unit == "updates" else "env_steps",
+        )
+
+    def _summary(self, trainer: Trainer, status: str) -> dict[str, Any]:
+        seconds = trainer.seconds()
+        return {
+            "status": status,
+            "algo": self.algo_name,
+            "env": self.spec.id,
+            "seed": self.seed,
+            "env_steps": trainer.env_steps,
+            "updates": trainer.updates,
+            "wall_time_s": round(seconds, 3),
+            "steps_per_second": round(trainer.env_steps / seconds, 2),
+            "updates_per_second": round(trainer.updates / seconds, 2),
+            "stop_reason": trainer.stop_reason,
+            "eval": trainer.last_eval,
+            "best_eval": trainer.best_eval,
+        }
+
+
+def resolve_device(name: str) -> torch.device:
+    """``auto`` is the first GPU if there is one, else the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ConfigError(f"device={name} cannot be used here: {reason}. Use device=auto or device=cpu.") from error
+    return device
+
+
+def trainer_reason(trainer: Trainer) -> str | None:
+    """Why a run ended, if it got so far as to know."""
+    return getattr(trainer, "stop_reason", None)
+
+
+def _paths(run_dir: RunDir) -> dict[str, Path]:
+    last = run_dir.path / "checkpoints" / "last"
+    return {"run": run_dir.path, "checkpoint": last, "metrics": run_dir.path / "metrics.jsonl"}
+
+
+@contextmanager
+def catching_signals(work: Workspace) -> Iterator[None]:
+    """SIGINT and SIGTERM ask for a checkpoint and an orderly end; a second one ends the process as usual."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask_to_stop(number: int, frame: Any) -> None:
+        work.signal_number = number
+        for each, handler in previous.items():
+            signal.signal(each, handler)
+
+    for number in previous:
+        signal.signal(number, ask_to_stop)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,316 @@
+"""What the four loops share: budgets, logging, evaluation, checkpoints, early stopping, schedules, callbacks.
+
+A loop says how it advances (``iterate``) and what it must remember (``loop_state``). Everything else happens here,
+counted in environment steps (offline: updates), never by the clock. A trainer never sees a loss.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rlexp.algos.base import Algorithm
+from rlexp.callbacks import Callback
+from rlexp.config.fields import Count, Natural, Positive
+from rlexp.datasets import Transitions
+from rlexp.envs import GymEnv
+from rlexp.evaluation import Evaluation, Evaluator
+from rlexp.policy import Policy
+from rlexp.recorder import Recorder
+from rlexp.run_dir import RunDir
+from rlexp.seeding import derive_seed
+from rlexp.types import Batch, Rollout, Update
+
+RECENT_EPISODES = 100  # training episodes whose mean return is reported
+
+
+class Interrupted(BaseException):
+    """A signal asked the run to stop; a checkpoint has been saved. Not an Exception: nobody recovers from it."""
+
+    def __init__(self, signal_number: int) -> None:
+        self.signal_number = signal_number
+
+
+@dataclass(eq=False)
+class Workspace:
+    """What the Runner hands to a trainer: everything that was built for this run."""
+
+    env: GymEnv
+    policy: Policy
+    buffer: Any
+    evaluator: Evaluator
+    recorder: Recorder
+    run_dir: RunDir
+    seed: int
+    dataset: Transitions | None = None
+    dataset_hash: str | None = None
+    callbacks: list[Callback] = field(default_factory=list)
+    signal_number: int | None = None  # set by a signal handler
+
+
+@dataclass(eq=False, kw_only=True)
+class Trainer(ABC):
+    """Base of the four loops."""
+
+    loop: ClassVar[str]
+    unit: ClassVar[str] = "steps"  # what budget and intervals are counted in
+
+    total_steps: Count = 100_000  # budget in environment steps
+    max_seconds: Positive | None = None  # budget of wall time, over all resumes
+    log_interval: Count = 1_000  # steps between rows of metrics
+    eval_interval: Natural = 10_000  # steps between evaluations; 0: only at the end
+    eval_episodes: Natural = 10  # episodes of an evaluation; 0: never evaluate
+    checkpoint_interval: Natural = 10_000  # steps between checkpoints; 0: only at the end
+    keep_checkpoints: Count = 2  # newest checkpoints kept, beside the best one
+    stop_return: float | None = None  # stop as soon as an evaluation reaches this mean return
+    patience: Count | None = None  # stop after so many evaluations without a new best
+    callbacks: list[Any] = field(default_factory=list)  # Hydra targets derived from rlexp.callbacks.Callback
+
+    # ---- what a loop says
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Create what the loop needs (environments, buffers); ``self.work`` is set."""
+
+    @abstractmethod
+    def iterate(self) -> None:
+        """Advance by one unit of work, updating ``env_steps`` and ``updates``."""
+
+    @abstractmethod
+    def loop_state(self) -> dict[str, Any]:
+        """What the loop must remember, beside policy and counters."""
+
+    @abstractmethod
+    def load_loop_state(self, state: dict[str, Any], segments: dict[str, Any]) -> None:
+        """Restore what :meth:`loop_state` and :meth:`segments` gave."""
+
+    def segments(self) -> dict[str, Any]:
+        """Immutable parts of a large buffer: file name -> function that gives its arrays."""
+        return {}
+
+    def start_fresh(self) -> None:  # noqa: B027 (offline has nothing to start)
+        """Called instead of :meth:`load_loop_state` when there is no checkpoint."""
+
+    def close(self) -> None:  # noqa: B027 (offline has no environments)
+        """Free environments."""
+
+    @property
+    def clock(self) -> int:
+        """What intervals are measured on."""
+        return self.env_steps
+
+    @property
+    def budget(self) -> int:
+        """The clock's value at which the run is complete."""
+        return self.total_steps
+
+    @property
+    def progress(self) -> float:
+        """The share of the budget that is spent: what schedules follow."""
+        return min(self.clock / self.budget, 1.0)
+
+    @abstractmethod
+    def planned_updates(self, algo: Algorithm, num_envs: int) -> int:
+        """Optimizer steps the whole budget leads to: decides whether compiling pays."""
+
+    # ---- the run
+
+    def bind(self, work: Workspace) -> None:
+        """Take over what was built and create what the loop needs."""
+        self.work = work
+        self.policy, self.algo = work.policy, work.policy.algo
+        self.env_steps = 0
+        self.updates = 0
+        self.seconds_before = 0.0  # spent by earlier processes of this run
+        self.started = time.monotonic()
+        self.episodes: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
+        self.metrics: dict[str, Any] = {}  # of the latest update; read when logged
+        self.last_eval: dict[str, float] | None = None
+        self.last_eval_clock = -1
+        self.best_eval: dict[str, float] | None = None
+        self.evals_since_best = 0
+        self.new_best = False  # the next checkpoint is the best so far
+        self.stop_reason: str | None = None
+        self.prepare()
+
+    def train(self) -> None:
+        """Run to the end of the budget, an early stop, or a signal."""
+        work = self.work
+        self.started = time.monotonic()
+        for callback in work.callbacks:
+            callback.on_start(self)
+        while not self.finished():
+            if work.signal_number is not None:
+                self.save_checkpoint()
+                raise Interrupted(work.signal_number)
+            before = self.clock
+            if self.algo.scheduled:
+                self.algo.apply_schedules(self.progress)
+            self.iterate()
+            work.recorder.tick(self.clock, self.budget)
+            self._after(before)
+        if self.eval_episodes and self.last_eval_clock != self.clock:
+            self.evaluate()
+        for callback in work.callbacks:
+            callback.on_end(self)
+        self.save_checkpoint()  # last of all: whatever was decided is in it
+
+    def finished(self) -> bool:
+        """Whether budget, wall time or an early stop ends the run here."""
+        if self.stop_reason is None:
+            if self.clock >= self.budget:
+                self.stop_reason = "budget"
+            elif self.max_seconds is not None and self.seconds() >= self.max_seconds:
+                self.stop_reason = "max_seconds"
+        return self.stop_reason is not None
+
+    def stop(self, reason: str) -> None:
+        """End the run after this iteration."""
+        self.stop_reason = reason
+
+    def seconds(self) -> float:
+        """Wall time spent on this run, over all resumes."""
+        return self.seconds_before + time.monotonic() - self.started
+
+    def _after(self, before: int) -> None:
+        if self._crossed(self.log_interval, before):
+            self.log()
+        if self.eval_episodes and self._crossed(self.eval_interval, before):
+            self.evaluate()
+        for callback in self.work.callbacks:
+            callback.on_step(self)
+        if self._crossed(self.checkpoint_interval, before) or self.new_best:
+            self.save_checkpoint()
+
+    def _crossed(self, interval: int, before: int) -> bool:
+        return interval > 0 and self.clock // interval > before // interval
+
+    def until_next_event(self, limit: int) -> int:
+        """How far the clock may advance at once without passing a budget or an interval's end."""
+        intervals = [self.log_interval, self.eval_interval, self.checkpoint_interval]
+        distances = [interval - self.clock % interval for interval in intervals if interval > 0]
+        return max(1, min(limit, self.budget - self.clock, *distances))
+
+    # ---- events
+
+    def learn(self, batch: Batch | Rollout) -> Update:
+        """One update of the algorithm; its metrics stay on the device until they are logged."""
+        before = self.algo.updates
+        update = self.algo.update(batch)
+        self.updates += self.algo.updates - before
+        self.metrics = update.metrics
+        return update
+
+    def warn_restarted(self, restarted: list[int]) -> None:
+        """Say which environments could not be put back exactly."""
+        if restarted:
+            self.work.recorder.warn(
+                f"Environment{'s' if len(restarted) > 1 else ''} {', '.join(map(str, restarted))} could not be "
+                "restored exactly (hidden state that its seed does not govern): a new episode was begun there."
+            )
+
+    def record_episodes(self, episodes: list[Any]) -> None:
+        """Remember training episodes that ended."""
+        for episode in episodes:
+            self.episodes.append((episode.ret, episode.length))
+
+    def counters(self) -> dict[str, Any]:
+        """The first columns of every row."""
+        return {"env_steps": self.env_steps, "updates": self.updates, "time_s": round(self.seconds(), 3)}
+
+    def log(self) -> None:
+        """Write one row of training metrics."""
+        row = self.counters()
+        if self.episodes:
+            returns, lengths = zip(*self.episodes)
+            row["rollout/return_mean"] = sum(returns) / len(returns)
+            row["rollout/length_mean"] = sum(lengths) / len(lengths)
+        row |= {name: float(value) for name, value in self.metrics.items()}
+        row |= {f"schedule/{name}": value for name, value in self.algo.scheduled_values().items()}
+        row |= self.loop_metrics()
+        row[f"time/{self.unit}_per_second"] = round(self.clock / max(self.seconds(), 1e-9), 1)
+        self.work.recorder.write(row)
+
+    def loop_metrics(self) -> dict[str, float]:
+        """What the loop itself has to report."""
+        return {}
+
+    def evaluate(self) -> None:
+        """Evaluate the greedy policy, keep the best, decide on early stopping."""
+        seed = derive_seed(self.work.seed, "evaluation", self.updates, self.env_steps)
+        evaluation = self.work.evaluator(self.policy, self.eval_episodes, seed=seed)
+        self.last_eval, self.last_eval_clock = evaluation.summary(), self.clock
+        self.work.recorder.write(self.counters() | evaluation.row())
+        if self.best_eval is None or evaluation.return_mean > self.best_eval["return_mean"]:
+            self.best_eval = self.last_eval
+            self.evals_since_best = 0
+            self.new_best = True
+        else:
+            self.evals_since_best += 1
+        self._decide_early_stop(evaluation)
+        for callback in self.work.callbacks:
+            callback.on_eval(self, evaluation)
+
+    def _decide_early_stop(self, evaluation: Evaluation) -> None:
+        if self.stop_return is not None and evaluation.return_mean >= self.stop_return:
+            self.stop("stop_return")
+        elif self.patience is not None and self.evals_since_best >= self.patience:
+            self.stop("patience")
+
+    # ---- checkpoints
+
+    def save_checkpoint(self) -> Path:
+        """Write everything that a resume needs."""
+        best, self.new_best = self.new_best, False
+        path = self.work.run_dir.save(
+            self.checkpoint_number, self.state_dict(), segments=self.segments(), best=best, keep=self.keep_checkpoints
+        )
+        for callback in self.work.callbacks:
+            callback.on_checkpoint(self, path)
+        return path
+
+    @property
+    def checkpoint_number(self) -> int:
+        """The number in a checkpoint's name, which only grows."""
+        return self.clock
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole state of the run as a tree of arrays and plain values."""
+        return {
+            "policy": self.policy.state_dict(),
+            "spec": self.policy.spec.to_dict(),
+            "loop": self.loop_state(),
+            "callbacks": [callback.state_dict() for callback in self.work.callbacks],
+            "progress": {
+                "env_steps": self.env_steps,
+                "updates": self.updates,
+                "seconds": self.seconds(),
+                "rows": self.work.recorder.rows,
+                "episodes": [[ret, length] for ret, length in self.episodes],
+                "metrics": {name: float(value) for name, value in self.metrics.items()},
+                "last_eval": self.last_eval,
+                "last_eval_clock": self.last_eval_clock,
+                "best_eval": self.best_eval,
+                "evals_since_best": self.evals_since_best,
+                "stop_reason": self.stop_reason,
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any], segments: dict[str, Any]) -> None:
+        """Restore a run to where :meth:`state_dict` was taken."""
+        progress = state["progress"]
+        self.env_steps, self.updates = progress["env_steps"], progress["updates"]
+        self.seconds_before = progress["seconds"]
+        self.episodes.extend((ret, length) for ret, length in progress["episodes"])
+        self.metrics = progress["metrics"]
+        self.last_eval, self.last_eval_clock = progress["last_eval"], progress["last_eval_clock"]
+        self.best_eval, self.evals_since_best = progress["best_eval"], progress["evals_since_best"]
+        self.stop_reason = progress["stop_reason"]
+        self.policy.load_state_dict(state["policy"])
+        self.load_loop_state(state["loop"], segments)
+        for callback, saved in zip(self.work.callbacks, state["callbacks"], strict=True):
+            callback.load_state_dict(saved)

@@ -1,0 +1,68 @@
+"""Stepping the training environments: shared by every loop that has some."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlexp.envs import GymEnv, VecEnv, VecStep
+from rlexp.policy import Policy
+from rlexp.seeding import derive_seed
+from rlexp.tree import ArrayTree
+from rlexp.types import Obs
+
+
+class Collector:
+    """The environments, the observation to act on, the carry, and the normalisers' statistics."""
+
+    def __init__(self, env: GymEnv, policy: Policy, seed: int) -> None:
+        self.policy = policy
+        self.envs: VecEnv = env.build(derive_seed(seed, "train"))
+        self.num_envs = self.envs.num_envs
+        self.obs: ArrayTree
+        self.carry: Any = None
+
+    def start(self) -> ArrayTree:
+        """Begin the first episodes."""
+        self.obs = self.envs.reset()
+        self._observe(self.obs)
+        return self.obs
+
+    def obs_tensor(self) -> Obs:
+        """The observation to act on, on the device, as the networks see it."""
+        return self.policy.normalized(self.policy.tensor(self.obs))
+
+    def step(self, env_action: np.ndarray, carry: Any = None) -> VecStep:
+        """Step every environment; afterwards ``obs`` and ``carry`` are those to act on next."""
+        step = self.envs.step(env_action)
+        self.obs, self.carry = step.obs, carry
+        if self.policy.reward_normalizer is not None:
+            self.policy.reward_normalizer.update(step.reward, step.terminated | step.truncated)
+        self._observe(step.obs)
+        if carry is not None and step.episodes:
+            self.carry = self.policy.algo.reset_carry(carry, torch.from_numpy(step.terminated | step.truncated))
+        return step
+
+    def _observe(self, obs: ArrayTree) -> None:
+        if self.policy.obs_normalizer is not None:
+            self.policy.obs_normalizer.update(self.policy.tensor(obs))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Snapshots of the environments, and the carry."""
+        return {"envs": self.envs.snapshot(), "carry": self.carry}
+
+    def load_state_dict(self, state: dict[str, Any]) -> list[int]:
+        """Put every environment back; returns those that could not be restored exactly and began a new episode."""
+        self.obs, restarted = self.envs.restore(state["envs"])
+        self.carry = state["carry"]
+        if restarted and self.carry is not None:
+            ended = torch.zeros(self.num_envs, dtype=torch.bool)
+            ended[restarted] = True
+            self.carry = self.policy.algo.reset_carry(self.carry, ended)
+        return restarted
+
+    def close(self) -> None:
+        """Free the environments."""
+        self.envs.close()

@@ -1,0 +1,102 @@
+"""The mixed loop: the replay loop with prior data in every batch, after optional updates on the data alone."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from rlexp.algos.base import MIXED
+from rlexp.config.component import component
+from rlexp.config.fields import Fraction, Natural
+from rlexp.trainers.offline import BATCHES_AT_ONCE, check_dataset, load_dataset
+from rlexp.trainers.replay import Replay, pick, split
+from rlexp.tree import tree_map
+from rlexp.types import Batch
+
+
+@component("trainer")
+@dataclass(eq=False, kw_only=True)
+class Mixed(Replay):
+    """Environment steps as in the replay loop; each batch holds ``offline_batch_ratio`` of prior data."""
+
+    loop: ClassVar[str] = MIXED
+
+    offline_pretrain_updates: Natural = 0  # updates on the prior data before the first environment step
+    offline_batch_ratio: Fraction = 0.5  # share of each batch that comes from the prior data
+
+    def prepare(self) -> None:
+        """Create environments and memory, and load the prior data beside it."""
+        self.prior = copy.copy(self.work.buffer)  # the same settings, its own storage
+        super().prepare()
+        load_dataset(self.prior, self.work, float(self.algo.gamma))
+
+    @property
+    def pretraining(self) -> bool:
+        """Whether the run is still learning from the prior data alone."""
+        return self.updates < self.offline_pretrain_updates
+
+    def iterate(self) -> None:
+        """Updates on the prior data while pretraining, then steps of the replay loop."""
+        if not self.pretraining:
+            return super().iterate()
+        k = min(self.until_next_event(BATCHES_AT_ONCE), self.offline_pretrain_updates - self.updates)
+        batches = self.policy.prepare(split(self.prior.sample(k * self.batch_size), k))
+        for i in range(k):
+            self.learn(pick(batches, i))
+        return None
+
+    def sample(self, k: int) -> Batch:
+        """``k`` batches, each with its share of prior data first."""
+        offline = round(self.batch_size * self.offline_batch_ratio)
+        parts = []
+        if offline:
+            parts.append(split(self.prior.sample(k * offline), k))
+        if offline < self.batch_size:
+            parts.append(split(self.buffer.sample(k * (self.batch_size - offline)), k))
+        return parts[0] if len(parts) == 1 else join(*parts)
+
+    @property
+    def clock(self) -> int:
+        """Updates while pretraining, environment steps afterwards."""
+        return self.updates if self.pretraining else self.env_steps
+
+    @property
+    def budget(self) -> int:
+        """The larger of the two while pretraining, so that it cannot end the run."""
+        return self.total_steps + self.offline_pretrain_updates if self.pretraining else self.total_steps
+
+    @property
+    def progress(self) -> float:
+        """Schedules follow the online phase."""
+        return 0.0 if self.pretraining else super().progress
+
+    @property
+    def checkpoint_number(self) -> int:
+        """Pretraining updates and environment steps together: it only grows."""
+        return min(self.updates, self.offline_pretrain_updates) + self.env_steps
+
+    def planned_updates(self, algo: Any, num_envs: int) -> int:
+        """Pretraining and online updates."""
+        return self.offline_pretrain_updates + super().planned_updates(algo, num_envs)
+
+    def loop_state(self) -> dict[str, Any]:
+        """As in the replay loop, with the sampler of the prior data."""
+        return super().loop_state() | {"prior": self.prior.state_dict(rows=False), "dataset": self.work.dataset_hash}
+
+    def load_loop_state(self, state: dict[str, Any], segments: dict[str, Any]) -> None:
+        """Put everything back, if the prior data are the same."""
+        check_dataset(state["dataset"], self.work.dataset_hash)
+        self.prior.load_state_dict(state["prior"])
+        super().load_loop_state(state, segments)
+
+
+def join(first: Batch, second: Batch) -> Batch:
+    """Two groups of batches [k, B₁, …] and [k, B₂, …] as one [k, B₁ + B₂, …]."""
+    parts: list[Any] = [
+        None if left is None or right is None else tree_map(lambda a, b: torch.cat((a, b), 1), left, right)
+        for left, right in zip(first, second)
+    ]
+    return Batch(*parts)

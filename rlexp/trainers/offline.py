@@ -1,0 +1,89 @@
+"""The offline loop: learn from a dataset alone, counted in updates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from rlexp.algos.base import OFFLINE
+from rlexp.buffers import ReplayBuffer
+from rlexp.config.component import component
+from rlexp.config.fields import Count, Natural, Size
+from rlexp.errors import DataError
+from rlexp.seeding import derive_seed
+from rlexp.trainers.base import Trainer
+from rlexp.trainers.replay import pick, split
+
+BATCHES_AT_ONCE = 16  # gathered together; never across an interval's end, so that a checkpoint falls between gathers
+
+
+@component("trainer")
+@dataclass(eq=False, kw_only=True)
+class Offline(Trainer):
+    """Updates on batches of a dataset; the environment serves only for evaluation."""
+
+    loop: ClassVar[str] = OFFLINE
+    unit: ClassVar[str] = "updates"
+
+    total_steps: int = field(init=False, default=0)
+    total_updates: Count = 100_000  # budget in gradient updates
+    batch_size: Size = 256  # transitions in an update
+    log_interval: Count = 1_000  # updates between rows of metrics
+    eval_interval: Natural = 10_000  # updates between evaluations; 0: only at the end
+    checkpoint_interval: Natural = 10_000  # updates between checkpoints; 0: only at the end
+
+    def prepare(self) -> None:
+        """Load the dataset into memory."""
+        assert isinstance(self.work.buffer, ReplayBuffer)
+        self.buffer = self.work.buffer
+        load_dataset(self.buffer, self.work, float(self.algo.gamma))
+
+    def iterate(self) -> None:
+        """A few updates whose batches are gathered together."""
+        k = self.until_next_event(BATCHES_AT_ONCE)
+        batches = self.policy.prepare(split(self.buffer.sample(k * self.batch_size), k))
+        for i in range(k):
+            self.learn(pick(batches, i))
+
+    @property
+    def clock(self) -> int:
+        """Updates so far."""
+        return self.updates
+
+    @property
+    def budget(self) -> int:
+        """Updates in all."""
+        return self.total_updates
+
+    def planned_updates(self, algo: Any, num_envs: int) -> int:
+        """The budget itself."""
+        return self.total_updates
+
+    def loop_state(self) -> dict[str, Any]:
+        """The sampler's random state, and which data it samples from."""
+        return {"buffer": self.buffer.state_dict(rows=False), "dataset": self.work.dataset_hash}
+
+    def load_loop_state(self, state: dict[str, Any], segments: dict[str, Any]) -> None:
+        """Continue sampling where it stopped, if the data are the same."""
+        check_dataset(state["dataset"], self.work.dataset_hash)
+        self.buffer.load_state_dict(state["buffer"])
+
+
+def load_dataset(buffer: ReplayBuffer, work: Any, gamma: float) -> None:
+    """Fill a buffer of just the right size with the run's dataset, in agent units; fit the normalisers to it."""
+    data = work.dataset
+    policy = work.policy
+    buffer.build(policy.spec, 1, gamma, derive_seed(work.seed, "dataset"), capacity=len(data))
+    buffer.extend(replace(data, action=policy.agent_action(data.action)))
+    if policy.obs_normalizer is not None:
+        policy.obs_normalizer.update(policy.tensor(data.obs))
+
+
+def check_dataset(saved: str, found: str | None) -> None:
+    """Refuse to continue on other data than the run began with."""
+    assert found is not None
+    if saved != found:
+        raise DataError(
+            f"The dataset is not the one this run began with (sha256 {found[:12]}…, was {saved[:12]}…). "
+            "Restore the file, or start a new run on the new data."
+        )
