@@ -183,9 +183,9 @@ from rlexp.run_dir import RunDir
 run = RunDir.open(sys.argv[1]).lock()
 run.set_status("running")
 if sys.argv[2] == "fork" and os.fork() == 0:
-    print(os.getpid(), flush=True)
+    os.write(1, b"%d\\n" % os.getpid())  # one call: two processes write
     time.sleep(60)
-print("locked", flush=True)
+os.write(1, b"locked\\n")
 time.sleep(60)
 """
 
@@ -220,14 +220,13 @@ def test_a_forked_worker_does_not_keep_the_lock_of_a_killed_run(run: RunDir) -> 
     process = hold(run, "fork")
     assert process.stdout is not None
     lines = {process.stdout.readline().strip(), process.stdout.readline().strip()}
-    worker = int((lines - {"locked"}).pop())
+    process.kill()
+    process.wait()
     try:
-        process.kill()
-        process.wait()
         assert RunDir.open(run.path).state() == "killed"
         RunDir.open(run.path).lock().close()
     finally:
-        os.kill(worker, signal.SIGKILL)
+        os.kill(int((lines - {"locked"}).pop()), signal.SIGKILL)
 
 
 def test_two_runs_cannot_be_made_in_one_directory(run: RunDir) -> None:

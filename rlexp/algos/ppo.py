@@ -130,7 +130,8 @@ class PPO(OnPolicyAlgorithm):
             if self.target_kl is not None and float(steps[-1][3]) > 1.5 * self.target_kl:
                 break
         metrics = dict(zip(METRICS, torch.stack(steps).mean(0)))
-        residual = (data["returns"] - data["value"]).var() / data["returns"].var().clamp_min(1e-8)
+        variance = data["returns"].var(correction=0).clamp_min(1e-8)
+        residual = (data["returns"] - data["value"]).var(correction=0) / variance
         return Update(metrics | {"value/explained_variance": 1 - residual})
 
     def minibatches(self, count: int) -> list[Tensor]:
@@ -152,7 +153,7 @@ class PPO(OnPolicyAlgorithm):
         obs = tree_map(lambda leaf: leaf[rows], obs)
         part = {name: column[rows] for name, column in data.items()}
         advantage = part["advantage"]
-        if self.normalize_advantage:
+        if self.normalize_advantage and len(rows) > 1:  # a single one has no deviation
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
         policy = self.policy(obs)
         loss = ppo_loss(

@@ -18,7 +18,6 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlexp.buffers.memory import available_memory, gigabytes
 from rlexp.config.component import component
 from rlexp.datasets.transitions import OPTIONAL_KEYS, REQUIRED_KEYS, Transitions
 from rlexp.errors import DataError
@@ -160,7 +159,7 @@ def _checked_size(dataset: Any, key: str, path: Path) -> int:
     else:
         absurd = size > stored
     if absurd or stored > path.stat().st_size:
-        raise DataError(_damaged(path, f"{key} is declared with {gigabytes(size)}, more than the file can hold"))
+        raise DataError(_damaged(path, f"{key} is declared with {size / 1e9:.3g} GB, more than the file can hold"))
     return size
 
 
@@ -175,6 +174,8 @@ def _check_dtype(dtype: np.dtype, key: str, path: Path) -> None:
 
 
 def _check_memory(size: int, path: Path) -> None:
+    from rlexp.buffers.memory import available_memory, gigabytes  # here, because buffers bring torch
+
     free = available_memory()
     if free is not None and size > free:
         raise DataError(

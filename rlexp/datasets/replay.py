@@ -31,7 +31,9 @@ class ReplayDataset:
 
     def __post_init__(self) -> None:
         if (self.run is None) == (self.zoo is None):
-            raise ConfigError("dataset=replay needs one of dataset.run=… (a run directory) and dataset.zoo=… (a preset).")
+            raise ConfigError(
+                "dataset=replay needs one of dataset.run=… (a run directory) and dataset.zoo=… (a preset)."
+            )
 
     def load(self, env: GymEnv) -> Transitions:
         """The memory's content in environment units, in time order."""
@@ -45,7 +47,9 @@ class ReplayDataset:
     def _train(self, path: Path) -> None:
         from rlexp.runner import Runner
 
-        self.report(f"The dataset is the replay memory of zoo={self.zoo}, which is now trained once (seed {self.seed}).")
+        self.report(
+            f"The dataset is the replay memory of zoo={self.zoo}, which is now trained once (seed {self.seed})."
+        )
         folder = path.with_suffix("")
         if (folder / "run.json").exists():
             from rlexp.config.trust import EVERYTHING

@@ -69,7 +69,7 @@ class SubprocVecEnv(VecEnv):
         shares = np.array_split(np.arange(num_envs), min(workers or num_envs, num_envs))
         self._needs_main = b"__main__" in _pickled(make)
         # Also runs at exit, before multiprocessing waits for its children.
-        self._finalizer = util.Finalize(self, _shut_down, args=(self._workers,), exitpriority=None)
+        self._finalizer = util.Finalize(self, _shut_down, args=(self._workers,), exitpriority=10)
         try:
             with _one_thread(), contextlib.nullcontext() if self._needs_main else _without_main():
                 for share in shares:

@@ -1,5 +1,7 @@
 import logging
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import gymnasium as gym
@@ -158,3 +160,8 @@ def test_the_cache_directory_follows_the_environment(monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/me")
     assert cache_directory() == Path("/me/.cache/rlexp")
+
+
+def test_datasets_are_free_of_torch():
+    code = "import sys, rlexp.datasets; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

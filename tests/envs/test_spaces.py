@@ -181,6 +181,13 @@ def test_a_double_precision_bound_is_not_passed_by_rounding():
     assert space.contains(native[0])
 
 
+def test_an_integer_box_gets_the_nearest_integer_inside_its_bounds():
+    space = spaces.Box(-3, 3, (4,), np.int32)
+    _, native = ActionCodec(space, action_spec(space)).decode(np.array([[1.7, -1.7, 9.0, -0.2]], np.float32))
+    np.testing.assert_array_equal(native[0], [2, -2, 3, 0])
+    assert space.contains(native[0])
+
+
 def test_an_environment_that_writes_into_its_action_does_not_write_into_the_callers():
     space = spaces.Box(-1, 1, (2,))
     mine = np.zeros((1, 2), np.float32)

@@ -1,0 +1,213 @@
+"""What the tests of all algorithms share: which there are, small configs for each, random data, and their state."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlexp.algos.base import MIXED, OFFLINE, ON_POLICY, REPLAY, Algorithm, OnPolicyAlgorithm
+from rlexp.buffers import RolloutBuffer
+from rlexp.config.check import check_config
+from rlexp.config.component import REGISTRY
+from rlexp.config.compose import choices, compose, register
+from rlexp.config.overrides import apply_overrides
+from rlexp.datasets.random import random_actions
+from rlexp.envs.spec import EnvSpec, Leaf
+from rlexp.envs.vector import VecStep
+from rlexp.runner import Runner
+from rlexp.types import Batch, Rollout
+from tests.counting import COUNTING
+
+register()
+
+CPU = torch.device("cpu")
+ALGOS = sorted(choices("algo"))
+LOOPS = (ON_POLICY, REPLAY, OFFLINE, MIXED)
+KINDS = ("discrete", "continuous", "multi_discrete", "multi_binary")
+GAMMA = 0.9
+SMALL = {"minibatch_size": 10, "epochs": 2, "target_interval": 3}  # for the algorithms that have such a field
+# What the bounds of a loop are called; every interval is even, so that two environments meet it exactly.
+QUIET = ["compile=false", "threads=1", "progress=none", "device=cpu", "model.hidden=[16]"]
+INTERVALS = ["trainer.log_interval=20", "trainer.eval_interval=80", "trainer.checkpoint_interval=40"]
+
+
+@functools.cache
+def algorithm(name: str) -> type[Algorithm]:
+    """The class behind conf/algo/<name>.yaml."""
+    return REGISTRY["algo"][name]
+
+
+def kinds_of(name: str) -> list[str]:
+    """The action kinds an algorithm supports, in a fixed order."""
+    return [kind for kind in KINDS if kind in algorithm(name).actions]
+
+
+LOOP_CASES = [(name, loop) for name in ALGOS for loop in LOOPS if loop in algorithm(name).loops]
+KIND_CASES = [(name, kind) for name in ALGOS for kind in kinds_of(name)]
+
+
+def small_overrides(name: str, loop: str | None = None, kind: str | None = None, obs: str = "vector") -> list[str]:
+    """A tiny run of an algorithm (in its own loop, if none is named) on the counting environment."""
+    cls = algorithm(name)
+    loop = loop or next(each for each in LOOPS if each in cls.loops)
+    kwargs = f"{{length: 5, stagger: 3, end: mixed, action: {kind or kinds_of(name)[0]}, obs: {obs}}}"
+    given = [f"algo={name}", f"trainer={loop}", "env=gym", f"env.id={COUNTING}", f"+env.kwargs={kwargs}"]
+    given += ["env.num_envs=2", "trainer.eval_episodes=2", *QUIET, *INTERVALS]
+    given += [f"algo.{key}={value}" for key, value in SMALL.items() if key in cls.__dataclass_fields__]
+    given += ["trainer.total_updates=160" if loop == OFFLINE else "trainer.total_steps=160"]
+    if loop == ON_POLICY:
+        return [*given, "buffer=rollout", "trainer.rollout_steps=20"]
+    given += ["buffer=replay", "buffer.capacity=100", "trainer.batch_size=8"]
+    if loop in (REPLAY, MIXED):
+        given += ["trainer.learning_starts=20"]
+    return given + (["dataset=random", "dataset.size=100"] if loop in (OFFLINE, MIXED) else [])
+
+
+@functools.cache
+def _composed(*overrides: str) -> dict[str, Any]:
+    return compose(list(overrides))
+
+
+def small_config(
+    name: str, loop: str | None = None, kind: str | None = None, obs: str = "vector", changes: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The checked config of :func:`small_overrides`; composing takes most of a small test's time, so it is cached."""
+    base = copy.deepcopy(_composed(*small_overrides(name, loop, kind, obs)))
+    return check_config(apply_overrides(base, changes)) if changes else base
+
+
+def small_runner(name: str, *changes: str, kind: str | None = None, obs: str = "vector") -> Runner:
+    """A runner whose components are built but not set up."""
+    return Runner(small_config(name, None, kind, obs, changes))
+
+
+def small_algo(
+    name: str, *changes: str, kind: str | None = None, obs: str = "vector", seed: int = 0, compiled: bool = False
+) -> Algorithm:
+    """An algorithm that is ready to learn; ``changes`` are overrides like ``algo.tau=0.5``."""
+    runner = small_runner(name, *changes, kind=kind, obs=obs)
+    runner.algo.setup(runner.spec, runner.model, device=CPU, seed=seed, compiled=compiled)
+    return runner.algo
+
+
+# ---- random data
+
+
+def random_obs(spec: EnvSpec, rng: np.random.Generator, *batch: int) -> Any:
+    """Observations of any space, NumPy, with these leading axes."""
+
+    def leaf_values(leaf: Leaf) -> np.ndarray:
+        shape = (*batch, *leaf.shape)
+        if leaf.kind == "box":
+            values = rng.integers(0, 256, shape) if leaf.dtype == "uint8" else rng.normal(size=shape)
+        else:
+            values = rng.integers(0, leaf.nvec[0] if leaf.kind == "discrete" else leaf.nvec or 2, shape)
+        return values.astype(leaf.dtype)
+
+    leaves = {name: leaf_values(leaf) for name, leaf in spec.obs.leaves.items()}
+    return leaves[""] if spec.obs.single else leaves
+
+
+def as_tensors(obs: Any) -> Any:
+    return (
+        {key: torch.from_numpy(leaf) for key, leaf in obs.items()} if isinstance(obs, dict) else torch.from_numpy(obs)
+    )
+
+
+def random_batch(algo: Algorithm, rows: int = 8, seed: int = 0, *, weighted: bool = False) -> Batch:
+    """A batch as a buffer would sample it, every fourth row terminated."""
+    rng = np.random.default_rng(seed)
+    spec = algo.spec
+    if algo.unit_actions and spec.action.kind == "continuous":
+        action = rng.uniform(-1, 1, (rows, spec.action.dim)).astype(np.float32)
+    else:
+        action = random_actions(spec.action, rows, rng)
+    discount = np.where(np.arange(rows) % 4 == 3, 0.0, float(algo.gamma)).astype(np.float32)
+    return Batch(
+        obs=as_tensors(random_obs(spec, rng, rows)),
+        action=torch.from_numpy(action),
+        reward=torch.from_numpy(rng.normal(size=rows).astype(np.float32)),
+        next_obs=as_tensors(random_obs(spec, rng, rows)),
+        discount=torch.from_numpy(discount),
+        weight=torch.from_numpy(rng.uniform(0.5, 1.5, rows).astype(np.float32)) if weighted else None,
+    )
+
+
+def random_steps(spec: EnvSpec, steps: int, num_envs: int, seed: int) -> tuple[Any, list[VecStep]]:
+    """A first observation and what environments gave after it, with terminated and truncated episodes in between."""
+    rng = np.random.default_rng(seed)
+    first, following = random_obs(spec, rng, num_envs), []
+    for t in range(steps):
+        obs = random_obs(spec, rng, num_envs)
+        terminated, truncated = np.zeros(num_envs, bool), np.zeros(num_envs, bool)
+        terminated[0] = t % 7 == 2
+        truncated[-1] = t % 5 == 3 or t == steps - 1  # the last step of the rollout too
+        truncated &= ~terminated
+        ended = terminated | truncated
+        final = random_obs(spec, rng, num_envs)
+        if isinstance(obs, dict):
+            true = {key: np.where(_rows(ended, leaf), final[key], leaf) for key, leaf in obs.items()}
+        else:
+            true = np.where(_rows(ended, obs), final, obs)
+        reward = rng.normal(size=num_envs).astype(np.float32)
+        following.append(VecStep(obs, true if ended.any() else obs, reward, terminated, truncated, []))
+    return first, following
+
+
+def _rows(flags: np.ndarray, leaf: np.ndarray) -> np.ndarray:
+    return flags.reshape(-1, *(1,) * (leaf.ndim - 1))
+
+
+@torch.no_grad()
+def random_rollout(algo: OnPolicyAlgorithm, steps: int = 10, num_envs: int = 2, seed: int = 0) -> Rollout:
+    """A rollout of the algorithm's own actions on random observations, put together by the real buffer."""
+    buffer = RolloutBuffer()
+    buffer.build(algo.spec, num_envs, steps)
+    obs, following = random_steps(algo.spec, steps, num_envs, seed)
+    generator = torch.Generator().manual_seed(seed)
+    for t, step in enumerate(following):
+        act = algo.act(as_tensors(obs), None, explore=True, generator=generator)
+        buffer.add(t, as_tensors(obs), act, step)
+        obs = step.obs
+    return buffer.finish(algo.value, as_tensors(obs))
+
+
+def data_for(algo: Algorithm, seed: int = 0, rows: int = 8) -> Any:
+    """What this algorithm's update takes."""
+    if isinstance(algo, OnPolicyAlgorithm):
+        return random_rollout(algo, steps=rows + 2, seed=seed)
+    return random_batch(algo, rows, seed)
+
+
+# ---- state
+
+
+def flatten(state: Any, name: str = "") -> dict[str, Any]:
+    """The leaves of a state tree by their path; tensors are copied."""
+    if isinstance(state, (dict, list)):
+        items = state.items() if isinstance(state, dict) else enumerate(state)
+        return {key: leaf for k, child in items for key, leaf in flatten(child, f"{name}/{k}").items()}
+    return {name[1:]: state.detach().clone() if isinstance(state, Tensor) else state}
+
+
+def assert_same_bits(left: dict[str, Any], right: dict[str, Any]) -> None:
+    """Two flattened states are equal to the last bit."""
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        same = torch.equal(value, right[name]) if isinstance(value, Tensor) else value == right[name]
+        assert same, f"{name} differs"
+
+
+def assert_close(left: dict[str, Any], right: dict[str, Any], rtol: float = 1e-4, atol: float = 1e-6) -> None:
+    """Two flattened states, or metrics, are equal up to rounding."""
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        if isinstance(value, Tensor):
+            torch.testing.assert_close(value, right[name], rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
+        else:
+            assert value == right[name], name

@@ -1,0 +1,257 @@
+"""The first updates of PPO, DQN and SAC equal those of short, plain implementations that share no code with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rlexp.algos import DQN, PPO, SAC
+from rlexp.buffers import RolloutBuffer
+from rlexp.envs.spec import ActionSpec, EnvSpec, Leaf, ObsSpec
+from rlexp.models import Network
+from rlexp.models.layers import MLP
+from rlexp.types import Batch
+from tests.algos.common import CPU, as_tensors, random_steps
+from tests.algos.oracles import dqn, ppo, sac
+
+OBS, WIDTH, ROWS = 4, 24, 32
+GAMMA = 0.97
+ACTIONS = {
+    "discrete": ActionSpec("discrete", (), (3,)),
+    "continuous": ActionSpec("continuous", (2,), (), (-1.0, -2.0), (1.0, 4.0)),
+    "multi_discrete": ActionSpec("multi_discrete", (2,), (2, 3)),
+    "multi_binary": ActionSpec("multi_binary", (3,), (2, 2, 2)),
+}
+
+
+def env_spec(kind: str) -> EnvSpec:
+    return EnvSpec("Test-v0", ObsSpec({"": Leaf("box", (OBS,), "float32")}, True), ACTIONS[kind], None, None)
+
+
+def set_up(algo: Any, kind: str) -> Any:
+    algo.setup(env_spec(kind), Network(hidden=(WIDTH, WIDTH)), device=CPU, seed=3)
+    return algo
+
+
+def weights(net: MLP, member: int | None = None) -> list[Tensor]:
+    """The parameters of one network (of an ensemble), as nn.Linear lays them out: weight, bias, weight, bias, …"""
+    found: list[Tensor] = []
+    for depth, layer in enumerate(net.layers):
+        weight, bias = layer.weight.detach(), layer.bias.detach()
+        if member is not None:
+            head = depth == len(net.layers) - 1
+            weight, bias = weight[member] if head else weight[member].T, bias[member, 0]
+        found += [weight.clone(), bias.clone()]
+    return found
+
+
+def give(oracle: nn.Module, values: list[Tensor]) -> nn.Module:
+    """Copy weights into a plain network."""
+    with torch.no_grad():
+        for parameter, value in zip(oracle.parameters(), values, strict=True):
+            assert parameter.shape == value.shape
+            parameter.copy_(value)
+    return oracle
+
+
+def assert_equal_weights(ours: list[Tensor], oracle: nn.Module, what: str) -> None:
+    for i, (mine, theirs) in enumerate(zip(ours, oracle.parameters(), strict=True)):
+        torch.testing.assert_close(
+            mine, theirs.detach(), rtol=1e-4, atol=1e-6, msg=lambda text, i=i: f"{what}[{i}]: {text}"
+        )
+
+
+def assert_equal_metrics(ours: dict[str, Tensor], theirs: dict[str, float]) -> None:
+    for name, value in theirs.items():
+        assert float(ours[name]) == pytest.approx(value, rel=1e-4, abs=1e-6), name
+
+
+def clone(generator: torch.Generator) -> torch.Generator:
+    """A generator that will give the same numbers, so that the oracle sees the same noise."""
+    copy = torch.Generator()
+    copy.set_state(generator.get_state())
+    return copy
+
+
+def transitions(kind: str, seed: int, scale: float = 1.0) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    if kind == "discrete":
+        action = torch.randint(3, (ROWS,), generator=generator)
+    else:
+        action = torch.rand(ROWS, 2, generator=generator) * 2 - 1
+    return {
+        "obs": torch.randn(ROWS, OBS, generator=generator),
+        "action": action,
+        "reward": torch.randn(ROWS, generator=generator) * scale,
+        "next_obs": torch.randn(ROWS, OBS, generator=generator),
+        "terminated": torch.rand(ROWS, generator=generator) < 0.2,
+    }
+
+
+def as_batch(data: dict[str, Tensor]) -> Batch:
+    discount = GAMMA * (1 - data["terminated"].float())
+    return Batch(data["obs"], data["action"], data["reward"], data["next_obs"], discount)
+
+
+# ---- DQN
+
+
+def dqn_pair(double: bool, tau: float = 1.0) -> tuple[DQN, dqn.DQN]:
+    settings = {"learning_rate": 1e-2, "target_interval": 2, "tau": tau, "max_grad_norm": 0.2}
+    ours = set_up(DQN(gamma=GAMMA, double=double, **settings), "discrete")
+    network = give(dqn.q_network(OBS, 3, WIDTH), weights(ours.q))
+    return ours, dqn.DQN(network, lr=1e-2, double=double, sync_every=2, tau=tau, clip=0.2)
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("tau", [1.0, 0.3])
+def test_dqn_equals_the_oracle(double: bool, tau: float) -> None:
+    ours, oracle = dqn_pair(double, tau)
+    clipped = 0
+    for step in range(7):
+        data = transitions("discrete", step, scale=2.0)
+        found = ours.update(as_batch(data)).metrics
+        expected = oracle.update(**data, gamma=GAMMA)
+        assert_equal_metrics(found, expected)
+        assert_equal_weights(weights(ours.q), oracle.q, "q")
+        assert_equal_weights(weights(ours.target_q.net), oracle.target, "target")
+        clipped += expected["loss/grad_norm"] > 0.2
+    assert 0 < clipped < 7  # gradients were really scaled down, and not always
+
+
+def test_double_dqn_is_not_plain_dqn() -> None:
+    (plain, _), (double, _) = dqn_pair(False), dqn_pair(True)
+    for step in range(7):
+        for agent in (plain, double):
+            agent.update(as_batch(transitions("discrete", step)))
+    assert not torch.allclose(plain.q.layers[0].weight, double.q.layers[0].weight, atol=1e-4)
+
+
+# ---- SAC
+
+
+@pytest.mark.parametrize("fixed_alpha", [None, 0.2])
+def test_sac_equals_the_oracle(fixed_alpha: float | None) -> None:
+    rates = dict.fromkeys(("actor_learning_rate", "critic_learning_rate", "alpha_learning_rate"), 3e-3)
+    ours = set_up(SAC(gamma=GAMMA, tau=0.05, initial_alpha=0.5, alpha=fixed_alpha, **rates), "continuous")
+    oracle = sac.SAC(
+        give(sac.network(OBS, 4, WIDTH), weights(ours.actor)),
+        [give(sac.network(OBS + 2, 1, WIDTH), weights(ours.critic, i)) for i in range(2)],
+        lr=3e-3,
+        tau=0.05,
+        target_entropy=-2.0,
+        initial_alpha=0.5,
+        fixed_alpha=fixed_alpha,
+    )
+    for step in range(6):
+        data = transitions("continuous", step)
+        noise, next_noise = torch.randn(2, ROWS, 2, generator=clone(ours.generator))
+        found = ours.update(as_batch(data)).metrics
+        assert_equal_metrics(found, oracle.update(**data, gamma=GAMMA, noise=noise, next_noise=next_noise))
+        assert_equal_weights(weights(ours.actor), oracle.actor, "actor")
+        for i in range(2):
+            assert_equal_weights(weights(ours.critic, i), oracle.critics[i], f"critic {i}")
+            assert_equal_weights(weights(ours.target_critic.net, i), oracle.targets[i], f"target {i}")
+        assert ours.log_alpha.exp().item() == pytest.approx(oracle.alpha(), rel=1e-5)
+    assert (ours.log_alpha.exp().item() == pytest.approx(0.2)) == (fixed_alpha is not None)  # it learned, or did not
+
+
+def test_the_squashed_density_of_a_saturated_action_is_exact() -> None:
+    # u = 8: tanh(u) is 1 − 2.3e-7, where the textbook's log(1 − tanh²) has lost all digits
+    ours = set_up(SAC(), "continuous")
+    outputs = torch.tensor([[8.0, -8.0, 0.0, 0.0]])
+    _, log_prob = ours.head.dist(outputs).sample_with_log_prob(torch.zeros(1, 2))
+    # log N(u; u, 1) − log(1 − tanh² 8), twice, in float64
+    u = torch.tensor(8.0, dtype=torch.float64)
+    each = -0.5 * torch.log(torch.tensor(2 * torch.pi, dtype=torch.float64)) - torch.log(1 / torch.cosh(u) ** 2)
+    torch.testing.assert_close(log_prob.double(), 2 * each[None], rtol=1e-5, atol=0)
+
+
+# ---- PPO
+
+
+T, N, EPOCHS, MINIBATCHES = 16, 3, 2, 4
+SETTINGS = {
+    "plain": {},
+    "everything": {"value_clip": 0.05, "entropy_coef": 0.03, "value_coef": 0.8, "clip_range": 0.05},
+    "raw advantages": {"normalize_advantage": False, "max_grad_norm": 100.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(kind, "plain") for kind in ACTIONS]
+    + [(kind, settings) for kind in ("discrete", "continuous") for settings in ("everything", "raw advantages")],
+)
+def test_ppo_equals_the_oracle_over_whole_rollouts(kind: str, settings: str) -> None:
+    given = {"learning_rate": 3e-3, "epochs": EPOCHS, "minibatch_size": T * N // MINIBATCHES, "initial_log_std": -0.4}
+    ours = set_up(PPO(gamma=GAMMA, gae_lambda=0.9, **given, **SETTINGS[settings]), kind)
+    log_std = None if ours.log_std is None else ours.log_std.detach().clone().requires_grad_()
+    oracle = ppo.PPO(
+        give(ppo.network(OBS, ours.head.out, WIDTH), weights(ours.actor)),
+        give(ppo.network(OBS, 1, WIDTH), weights(ours.critic)),
+        ppo.distribution_of(kind, list(ACTIONS[kind].nvec), log_std),
+        log_std,
+        lr=3e-3,
+        gamma=GAMMA,
+        gae_lambda=0.9,
+        clip=ours.clip_range,
+        value_clip=ours.value_clip,
+        value_coef=ours.value_coef,
+        entropy_coef=ours.entropy_coef,
+        normalize=ours.normalize_advantage,
+        max_grad_norm=ours.max_grad_norm,
+    )
+    buffer = RolloutBuffer()
+    buffer.build(ours.spec, N, T)
+    for iteration in range(2):
+        first, steps = random_steps(ours.spec, T, N, seed=iteration)
+        obs, seen = first, []
+        with torch.no_grad():
+            for t, step in enumerate(steps):
+                act = ours.act(as_tensors(obs), None, explore=True, generator=torch.Generator().manual_seed(t))
+                buffer.add(t, as_tensors(obs), act, step)
+                seen.append((as_tensors(obs), act.action))
+                obs = step.obs
+        rollout = buffer.finish(ours.value, as_tensors(obs))
+        generator = clone(ours.generator)
+        orders = [torch.randperm(T * N, generator=generator) for _ in range(EPOCHS)]
+
+        def column(name: str, steps: list[Any] = steps) -> Tensor:
+            return torch.stack([torch.from_numpy(getattr(step, name)) for step in steps])
+
+        found = ours.update(rollout).metrics
+        reports = oracle.update(
+            torch.stack([obs for obs, _ in seen]),
+            torch.stack([action for _, action in seen]),
+            column("reward"),
+            column("next_obs"),
+            column("terminated"),
+            column("truncated"),
+            [rows for order in orders for rows in order.chunk(MINIBATCHES)],
+        )
+        assert len(reports) == EPOCHS * MINIBATCHES == ours.updates / (iteration + 1)
+        assert_equal_metrics(found, {name: sum(r[name] for r in reports) / len(reports) for name in reports[0]})
+        assert_equal_weights(weights(ours.actor), oracle.actor, "actor")
+        assert_equal_weights(weights(ours.critic), oracle.critic, "critic")
+        if log_std is not None:
+            torch.testing.assert_close(ours.log_std, log_std, rtol=1e-4, atol=1e-6)
+            assert not torch.allclose(log_std, torch.tensor(-0.4))  # it was trained
+    if settings == "everything":
+        assert float(found["policy/clip_fraction"]) > 0  # the range was really left
+
+
+def test_ppo_keeps_its_metrics_finite_when_a_rollout_is_one_step_long() -> None:
+    ours = set_up(PPO(epochs=1), "discrete")
+    buffer = RolloutBuffer()
+    buffer.build(ours.spec, 1, 1)
+    first, (step,) = random_steps(ours.spec, 1, 1, seed=0)
+    with torch.no_grad():
+        act = ours.act(as_tensors(first), None, explore=True, generator=torch.Generator().manual_seed(0))
+    buffer.add(0, as_tensors(first), act, step)
+    metrics = ours.update(buffer.finish(ours.value, as_tensors(step.obs))).metrics
+    assert all(torch.isfinite(value) for value in metrics.values()), metrics
+    assert all(torch.isfinite(p).all() for p in ours.actor.parameters())
