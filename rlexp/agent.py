@@ -30,14 +30,18 @@ EnvFactory = Callable[[], gym.Env]
 class Agent:
     """An algorithm with everything around it. Use the named classes: ``from rlexp import PPO, SAC, …``."""
 
-    algo: ClassVar[str]  # name of the config in conf/algo
+    algo: ClassVar[str | None] = None  # name of the config in conf/algo; None: whatever the overrides choose
 
     def __init__(self, *overrides: str, env: EnvFactory | None = None) -> None:
         """Compose from overrides as on the command line; ``env`` is a function that makes a Gymnasium environment."""
-        given = [f"algo={self.algo}", *overrides]
+        given = [*([f"algo={self.algo}"] if self.algo else []), *overrides]
         if env is not None:
             given += ["env=gym", f"env.id={getattr(env, '__name__', type(env).__name__).strip('<>')}"]
         self._begin(compose(given), EVERYTHING, env)
+        if self.algo and self._runner.algo_name != self.algo:
+            raise ConfigError(
+                f"{type(self).__name__} cannot be made with algo={self._runner.algo_name}. Use rlexp.Agent(…) for that."
+            )
 
     def _begin(self, config: dict[str, Any], trust: Trust, env: EnvFactory | None) -> None:
         self.config = config
@@ -57,11 +61,12 @@ class Agent:
             raise RunError("This agent has been trained already. Continue with resume(), or make a new agent.")
         path = Path(run_dir or Path("outputs") / self.config["name"]).absolute()
         runner = Runner(self.config, trust=self._trust, env_factory=self._env_factory)
-        self.run_dir = path
         try:
             self.summary = runner.train(path, ["python"])
         finally:
-            self._adopt(runner)
+            if hasattr(runner.trainer, "work"):  # otherwise nothing began, and the directory may be another run's
+                self.run_dir = path
+                self._adopt(runner)
         return self
 
     def resume(self, *overrides: str) -> Self:
@@ -103,7 +108,7 @@ class Agent:
         """Open a run directory or a saved checkpoint; ``trust`` names packages of yours that it may execute."""
         register()
         loaded = load(path, which=checkpoint, trust=trusting(trust), env_factory=env)
-        if cls is not Agent and loaded.runner.algo_name != cls.algo:
+        if cls.algo and loaded.runner.algo_name != cls.algo:
             raise ConfigError(f"{path} holds {loaded.runner.algo_name}, not {cls.algo}. Load it with rlexp.Agent.load.")
         agent = cls.__new__(cls)
         agent._begin(loaded.checkpoint.config, trusting(trust), env)

@@ -1,4 +1,4 @@
-"""The command line: ``rlexp [train] OVERRIDES…``, ``eval``, ``resume``, ``predict``, ``list``.
+"""The command line: ``rlexp [train] OVERRIDES…``, ``eval``, ``resume``, ``predict``, ``list``, ``bench``.
 
 Importing torch takes seconds, so it happens only inside the commands that need it: help and listings answer at once.
 """
@@ -13,21 +13,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlexp.errors import ConfigError, RlexpError
+from rlexp.errors import ConfigError, RlexpError, RunError
 
 HELP = """\
 rlexp: reinforcement-learning experiments composed from configs
 
   rlexp [train] algo=NAME env=NAME KEY=VALUE…     train; every field can be overridden
-  rlexp --multirun algo=sac,td3 seed=1,2,3        one run for every combination
+  rlexp --multirun algo=ppo,dqn seed=1,2,3        one run for every combination
   rlexp resume RUN [KEY=VALUE…]                   continue a run exactly where it stopped
   rlexp eval RUN [episodes=20 deterministic=true checkpoint=last|best seed=0 render=false]
   rlexp predict RUN [deterministic=true checkpoint=last|best]
                                                   observations as JSON lines in, actions out
   rlexp list [algo|env|model|buffer|trainer|dataset|logger|zoo|runs]
+  rlexp bench speed|startup|solve|scaling|profile [--against sb3,d3rlpy]
+                                                  measure this machine; rlexp bench --help
 
 RUN is a run directory or one of its checkpoints. A first run:  rlexp algo=ppo env=cartpole
 Show a composed config without running it:                      rlexp algo=ppo env=cartpole --cfg job
+A folder of your own configs beside rlexp's:                    rlexp --config-dir DIR algo=MINE
 """
 
 
@@ -55,8 +58,10 @@ def dispatch(arguments: list[str]) -> int:
         "resume": resume,
         "predict": predict,
         "list": list_choices,
+        "bench": bench,
     }
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
+    wants_help = arguments[:1] != ["bench"] and not {"-h", "--help"}.isdisjoint(arguments)  # bench has its own
+    if not arguments or wants_help or arguments == ["help"]:
         print(HELP)
         _print_groups()
         return 0
@@ -81,37 +86,77 @@ def dispatch(arguments: list[str]) -> int:
 def train(arguments: list[str]) -> int:
     """Compose with Hydra and train; with --multirun, once for every combination."""
     import hydra
-    from hydra.errors import HydraException
     from omegaconf import DictConfig
-    from omegaconf.errors import OmegaConfBaseException
 
-    from rlexp.config.compose import explain, register, search_path_overrides
+    from rlexp.config.compose import COMPOSITION_ERRORS, explain, register, search_path_overrides, without_null
 
     sys.path.insert(0, os.getcwd())  # a user's own targets in the working directory are importable
     register()
-    outcomes: list[RlexpError] = []
+    folders, rest = _hydra_flags(arguments)
+    began = False  # whatever is raised from then on is no error of composing
+    problems: list[str] = []
 
     def job(config: DictConfig) -> float | None:
         """One run. Errors are kept, not raised: the other jobs of a sweep go on, and Hydra adds no noise."""
+        nonlocal began
+        began = True
         try:
             return _train_one(config, arguments)
         except RlexpError as error:
-            outcomes.append(error)
+            problems.append(f"{_sweep_label()}{error}")
             return None
 
-    given = [*search_path_overrides(), *arguments]
+    given = [*search_path_overrides(folders), *without_null(rest)]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors of composing reach us instead of being printed by Hydra
     sys.argv = ["rlexp", *given]
     try:
         hydra.main(version_base="1.3", config_path="pkg://rlexp.conf", config_name="config")(job)()
-    except (HydraException, OmegaConfBaseException, AssertionError) as error:
+    except COMPOSITION_ERRORS as error:
+        if began:
+            raise
         overrides = [each for each in given if "=" in each and not each.startswith("-")]
         raise explain(error, overrides) from error
+    except OSError as error:
+        if began:
+            raise
+        raise RunError(f"{error.filename} cannot be made: {error.strerror}. Choose another hydra.run.dir=…") from error
     except SignalExit as stop:
         return stop.code
-    for problem in outcomes:
+    for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
-    return 1 if outcomes else 0
+    return 1 if problems else 0
+
+
+HYDRA_FLAGS = ("--multirun", "-m", "--cfg", "-c", "--resolve", "--package", "-p", "--info", "-i", "--run", "-r",
+               "--hydra-help", "--shell-completion", "-sc", "--config-name", "-cn", "--config-path", "-cp")  # fmt: skip
+CONFIG_DIR_FLAGS = ("--config-dir", "-cd")
+
+
+def _hydra_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The folders of --config-dir, and the other arguments; Hydra would answer an unknown flag with its own usage."""
+    from rlexp.config.messages import suggest
+
+    folders, rest = [], []
+    waiting = iter(arguments)
+    for argument in waiting:
+        flag, equals, value = argument.partition("=")
+        if flag in CONFIG_DIR_FLAGS:
+            folders.append(value if equals else next(waiting, ""))
+        elif flag.startswith("-") and flag not in HYDRA_FLAGS:
+            known = [each for each in (*HYDRA_FLAGS, *CONFIG_DIR_FLAGS) if each.startswith("--")]
+            raise ConfigError(f"{flag}: no such option.{suggest(flag, known)}")
+        else:
+            rest.append(argument)
+    return folders, rest
+
+
+def _sweep_label() -> str:
+    """Which job of a sweep a message is about."""
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    job = HydraConfig.get()
+    return f"{' '.join(job.overrides.task)}: " if job.mode == RunMode.MULTIRUN else ""
 
 
 class SignalExit(BaseException):
@@ -152,8 +197,12 @@ def _until_signal(run: Callable[[], Any]) -> Any:
 
 def _remove_if_empty(path: Path) -> None:
     """Hydra makes the directory before the job starts; a run that never began leaves nothing behind."""
+    path, outputs = Path(os.path.normpath(path)), Path("outputs").absolute()
     with contextlib.suppress(OSError):
         path.rmdir()
+        while path.parent != outputs and outputs in path.parents:
+            path = path.parent
+            path.rmdir()
 
 
 # ---- commands on a run
@@ -221,13 +270,16 @@ def predict(arguments: list[str]) -> int:
 
     loaded = load(path, which=options.checkpoint, overrides=overrides, trust=trusting(options.trust))
     predictor = Predictor(loaded.runner.env, loaded.runner.policy(loaded.checkpoint.tree["policy"]), options.seed)
-    for number, line in enumerate(sys.stdin, start=1):
+    for number, line in enumerate(getattr(sys.stdin, "buffer", sys.stdin), start=1):
         if not line.strip():
             continue
         try:
-            action = predictor(json.loads(line), deterministic=options.deterministic)
-        except ValueError as error:
-            raise DataError(f"line {number} is not JSON: {error}.") from error
+            observation = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            reason = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+            raise DataError(f"line {number} is not JSON: {reason}.") from error
+        try:
+            action = predictor(observation, deterministic=options.deterministic)
         except DataError as error:
             raise DataError(f"line {number}: {error}") from error
         print(json.dumps(_json_action(action)), flush=True)
@@ -269,7 +321,11 @@ def list_choices(arguments: list[str]) -> int:
     if name in ("run", "runs"):
         from rlexp.runs import find_runs
 
-        print_runs(find_runs([Path(each) for each in arguments[1:]] or [Path("outputs")]))
+        folders = [Path(each) for each in arguments[1:]] or [Path("outputs")]
+        if runs := find_runs(folders):
+            print_runs(runs)
+        else:
+            print(f"No runs below {', '.join(map(str, folders))}.")
         return 0
     for group in CHOICE_GROUPS:
         if name in (group, f"{group}s"):
@@ -284,3 +340,13 @@ def _print_groups() -> None:
     print("What can be composed (rlexp list shows a line on each):")
     for group in CHOICE_GROUPS:
         print(f"  {group:<8} {', '.join(choices(group))}")
+
+
+# ---- bench
+
+
+def bench(arguments: list[str]) -> int:
+    """Measure rlexp, alone or against its peers."""
+    from rlexp.bench.command import main as run_benchmark
+
+    return run_benchmark(arguments)

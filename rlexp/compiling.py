@@ -27,9 +27,17 @@ BACKEND = "inductor"  # tests set "aot_eager", which traces in a second or two
 
 
 def phase(method: F) -> F:
-    """Mark a method of an algorithm as a part of its update that can be compiled."""
-    method.__phase__ = True  # type: ignore[attr-defined]
-    return method
+    """Mark a method of an algorithm as a part of its update that can be compiled, and run in lower precision."""
+
+    @functools.wraps(method)
+    def run(self: Any, *args: Any) -> Any:
+        if self.autocast is None:
+            return method(self, *args)
+        with torch.autocast(self.device.type, dtype=self.autocast):
+            return method(self, *args)
+
+    run.__phase__ = True  # type: ignore[attr-defined]
+    return run  # type: ignore[return-value]
 
 
 def phases_of(cls: type) -> dict[str, Callable[..., Any]]:

@@ -9,11 +9,13 @@ from typing import Any, TypeVar
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlexp.config.check import suggest
+from rlexp.config.messages import complaint, suggest
 from rlexp.config.overrides import parse_override
 from rlexp.errors import ConfigError
 
 T = TypeVar("T")
+
+RUN_SETTINGS = ("device", "progress")  # of the run itself: where and how it goes on, nothing that changes what it is
 
 
 @dataclass
@@ -49,18 +51,19 @@ def read_options(kind: type[T], arguments: Sequence[str]) -> tuple[T, list[str]]
         key = argument.lstrip("+").partition("=")[0]
         if key in names:
             given[key] = parse_override(argument)[1]
-        elif "." in key:
+        elif "." in key or key in RUN_SETTINGS:
             overrides.append(argument)
         else:
             raise ConfigError(
-                f"{argument}: no such option.{suggest(key, names)} Settings of the run are written like env.num_envs=4."
+                f"{argument}: no such option.{suggest(key, [*names, *RUN_SETTINGS])} "
+                "Settings of the run are written like env.num_envs=4."
             )
     if isinstance(given.get("trust"), str):
         given["trust"] = [given["trust"]]
     try:
         options: T = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), given))  # type: ignore[assignment]
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}.") from error
+        raise ConfigError(complaint(str(error.full_key), error)) from error
     if getattr(options, "episodes", 1) < 1:
         raise ConfigError(f"episodes must be at least 1, not {options.episodes}.")  # type: ignore[attr-defined]
     return options, overrides

@@ -49,7 +49,7 @@ class Predictor:
                     return False, [native(each, self.space) for each in obs]
                 except ValueError:
                     pass
-            raise DataError(f"The observation does not fit {self.space}: {problem}.") from None
+            raise DataError(f"The observation does not fit the environment: {problem}.") from None
 
 
 def native(value: Any, space: gym.Space) -> Any:
@@ -57,17 +57,17 @@ def native(value: Any, space: gym.Space) -> Any:
     if isinstance(space, spaces.Dict):
         if not isinstance(value, Mapping) or set(value) != set(space.spaces):
             raise ValueError(f"it needs the keys {', '.join(space.spaces)}")
-        return {key: native(value[key], child) for key, child in space.spaces.items()}
+        return {key: _part(key, value[key], child) for key, child in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != len(space.spaces):
             raise ValueError(f"it needs {len(space.spaces)} parts")
-        return tuple(native(each, child) for each, child in zip(value, space.spaces))
+        return tuple(_part(str(i), each, child) for i, (each, child) in enumerate(zip(value, space.spaces)))
     try:
         array = np.asarray(value)
     except ValueError as error:
         raise ValueError("its rows have different lengths") from error
     if array.dtype.kind not in "biuf":
-        raise ValueError(f"it holds {array.dtype} values instead of numbers")
+        raise ValueError("it is not an array of numbers")
     if array.shape != (space.shape or ()):
         raise ValueError(f"its shape is {list(array.shape)} instead of {list(space.shape or ())}")
     if not np.isfinite(array).all():
@@ -81,3 +81,10 @@ def native(value: Any, space: gym.Space) -> Any:
     if not space.contains(element):
         raise ValueError(f"{array.tolist()} is not in it")
     return element
+
+
+def _part(name: str, value: Any, space: gym.Space) -> Any:
+    try:
+        return native(value, space)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error

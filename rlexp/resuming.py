@@ -31,7 +31,7 @@ def resume_run(
     overrides = list(overrides)
     config = apply_overrides(run_dir.config, overrides)
     changed = config != run_dir.config
-    if run_dir.state() == "completed" and not changed:
+    if run_dir.state() == "completed" and config | {"progress": None} == run_dir.config | {"progress": None}:
         print(f"{run_dir.path} is completed. To extend it, give a larger budget, e.g. trainer.total_steps=…")
         return run_dir.summary()
     runner = Runner(config, trust=trust, env_factory=env_factory)

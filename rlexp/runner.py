@@ -19,15 +19,16 @@ import torch
 
 from rlexp.algos.base import Algorithm
 from rlexp.buffers import ReplayBuffer, RolloutBuffer
+from rlexp.buffers.memory import gigabytes
 from rlexp.callbacks import Callback
-from rlexp.compat import check_compatible
+from rlexp.compat import check_compatible, check_kinds
 from rlexp.compiling import compiler_problem
 from rlexp.config.check import build, check_config
 from rlexp.config.component import registered_name
 from rlexp.config.trust import EVERYTHING, Trust
 from rlexp.datasets import Transitions
 from rlexp.envs import GymEnv
-from rlexp.errors import ConfigError, RunError
+from rlexp.errors import CheckpointError, ConfigError, RunError
 from rlexp.evaluation import Evaluator
 from rlexp.loggers import Console, LoggerSet, RunInfo
 from rlexp.policy import Policy
@@ -35,8 +36,9 @@ from rlexp.recorder import Recorder
 from rlexp.run_dir import RunDir
 from rlexp.trainers.base import Interrupted, Trainer, Workspace
 
-COMPILE_PAYS_AFTER = 20_000  # planned updates; compiling costs about as much as it saves on so many
+MISFITS = (KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError)  # of a state for other networks
 LARGE_NETWORK = 50_000  # parameters; below that one thread is faster than several
+COMPILE_PAYS_AFTER = {"small": 25_000, "large": 8_000}  # planned updates, by network; it costs what so many save
 
 
 class Runner:
@@ -54,13 +56,15 @@ class Runner:
         self.seed: int = config["seed"]
         self.device = resolve_device(config["device"])
         self.env: GymEnv = build("env", config["env"], trust)
-        self.env.factory = env_factory
         self.algo: Algorithm = build("algo", config["algo"], trust)
         self.model: Any = build("model", config["model"], trust)
         self.buffer: ReplayBuffer | RolloutBuffer = build("buffer", config["buffer"], trust)
         self.trainer: Trainer = build("trainer", config["trainer"], trust)
         self.dataset: Any = None if config["dataset"] is None else build("dataset", config["dataset"], trust)
         self.callbacks = self._build_callbacks()
+        self.loggers = {name: build(f"logger.{name}", node, trust) for name, node in config["logger"].items()}
+        check_kinds(self.env, self.algo, self.model, self.trainer, self.dataset, self.loggers)
+        self.env.factory = env_factory
         self.algo_name = registered_name("algo", type(self.algo))
         self.spec = self.env.spec()
         check_compatible(self.algo_name, self.algo, self.trainer, self.buffer, self.dataset, self.spec)
@@ -78,10 +82,16 @@ class Runner:
     def policy(self, state: dict[str, Any] | None = None) -> Policy:
         """A policy to act with, eager; ``state`` is the ``policy`` of a checkpoint."""
         if not hasattr(self.algo, "spec"):
-            self.algo.setup(self.spec, self.model, device=self.device, seed=self.seed)
+            self._setup_algo()
         policy = self._policy()
         if state is not None:
-            policy.load_state_dict(state)
+            try:
+                policy.load_state_dict(state)
+            except MISFITS as error:
+                raise CheckpointError(
+                    f"The checkpoint does not fit the config ({_short(error)}). "
+                    "Leave out the overrides that change networks or spaces."
+                ) from error
         return policy
 
     def train(self, path: Path | str, command: Sequence[str] = (), group: str | None = None) -> dict[str, Any]:
@@ -90,6 +100,7 @@ class Runner:
             data = self._load_dataset(console)
             self._check_memory()
             decisions = self._decide(console)
+            self._say_memory(console)
             run_dir = RunDir.create(path, self.config, command, decisions=decisions)
             with run_dir:
                 return self._run(run_dir, console, data, group=group)
@@ -99,9 +110,9 @@ class Runner:
         with self._console() as console, run_dir.lock():
             data = self._load_dataset(console)
             self._check_memory()
+            self._setup_algo()
             self._apply_decisions(run_dir.info["decisions"], console)
-            run_dir.record_resume(command, self.config if changed else None)
-            return self._run(run_dir, console, data, resumed=True, changed=changed)
+            return self._run(run_dir, console, data, resumed=True, changed=changed, command=command)
 
     # ---- inside
 
@@ -125,34 +136,38 @@ class Runner:
 
     def _check_memory(self) -> None:
         if isinstance(self.buffer, ReplayBuffer) and self.trainer.loop != "offline":
-            self.buffer._check_memory(self.spec, self.env.num_envs, {}, None)
+            self.buffer.check_memory(self.spec, self.env.num_envs)
+
+    def _say_memory(self, console: Console) -> None:
+        if isinstance(self.buffer, ReplayBuffer) and self.trainer.loop != "offline":
+            each, count = self.buffer.bytes_per_transition(self.spec), self.buffer.capacity
+            console.note(f"Replay memory: {count:,} transitions of {each} bytes, {gigabytes(each * count)} when full.")
+
+    def _setup_algo(self) -> None:
+        autocast = torch.bfloat16 if self.config["precision"] == "bfloat16" else None
+        self.algo.setup(self.spec, self.model, device=self.device, seed=self.seed, autocast=autocast)
 
     def _decide(self, console: Console) -> dict[str, Any]:
         """Compile or not, and how many threads: from the plan alone, never from timings, so that it can be repeated."""
-        wanted = self.config["compile"]
+        self._setup_algo()
+        size = "large" if self.algo.count_parameters() >= LARGE_NETWORK else "small"
+        wanted, threads = self.config["compile"], self.config["threads"]
         planned = self.trainer.planned_updates(self.algo, self.env.num_envs)
-        compiled = planned >= COMPILE_PAYS_AFTER if wanted == "auto" else bool(wanted)
+        compiled = planned >= COMPILE_PAYS_AFTER[size] if wanted == "auto" else bool(wanted)
         if compiled and (problem := compiler_problem(self.device)):
-            if wanted is True:
-                console.warn(f"Updates are not compiled: {problem}.")
+            console.warn(f"Updates are not compiled: {problem}.")
             compiled = False
-        decisions = {"compile": compiled, "threads": self.config["threads"]}
+        if threads == "auto":
+            threads = (os.cpu_count() or 1) if size == "large" else 1
+        decisions = {"compile": compiled, "threads": threads}
         self._apply_decisions(decisions, console)
         return decisions
 
     def _apply_decisions(self, decisions: dict[str, Any], console: Console) -> None:
-        if decisions["compile"]:
-            console.note("Compiling the updates: the first ones take some seconds.")
-        self.algo.setup(self.spec, self.model, device=self.device, seed=self.seed, compiled=decisions["compile"])
-        if decisions["threads"] == "auto":
-            parameters = sum(
-                p.numel()
-                for part in self.algo.parts().values()
-                if isinstance(part, torch.nn.Module)
-                for p in part.parameters()
-            )
-            decisions["threads"] = (os.cpu_count() or 1) if parameters >= LARGE_NETWORK else 1
         torch.set_num_threads(decisions["threads"])
+        if decisions["compile"]:
+            console.note("The updates are compiled: the first ones take some seconds (compile=false avoids it).")
+            self.algo.compile_phases()
 
     def _run(
         self,
@@ -163,12 +178,10 @@ class Runner:
         group: str | None = None,
         resumed: bool = False,
         changed: bool = False,
+        command: Sequence[str] = (),
     ) -> dict[str, Any]:
         trainer, policy = self.trainer, self._policy()
-        loggers = LoggerSet(
-            {name: build(f"logger.{name}", node, self.trust) for name, node in self.config["logger"].items()},
-            console.warn,
-        )
+        loggers = LoggerSet(self.loggers, console.warn)
         evaluator = Evaluator(self.env)
         work = Workspace(
             env=self.env,
@@ -185,11 +198,15 @@ class Runner:
         status = "failed"
         reason: str | None = None
         summary: dict[str, Any] = {}
-        run_dir.set_status("running")
+        begun = not resumed  # a resume that cannot be restored leaves the run as it was found
         try:
             trainer.bind(work)
             info = self._info(run_dir, group, resumed)
             self._restore(run_dir, trainer, info, resumed, changed)
+            if resumed:
+                run_dir.record_resume(command, self.config if changed else None)
+                begun = True
+            run_dir.set_status("running")
             loggers.open(info)
             best = trainer.best_eval["return_mean"] if trainer.best_eval else None
             console.start(
@@ -211,10 +228,11 @@ class Runner:
             reason = f"{type(error).__name__}: {error}"
             raise
         finally:
-            if hasattr(trainer, "env_steps"):
+            if begun and hasattr(trainer, "env_steps"):
                 summary = self._summary(trainer, status)
                 run_dir.write_summary(summary)
-            run_dir.set_status(status, reason=reason or trainer_reason(trainer))
+            if begun:
+                run_dir.set_status(status, reason=reason or trainer_reason(trainer))
             places = loggers.where()
             loggers.close(status, summary or None)
             evaluator.close()
@@ -234,9 +252,9 @@ class Runner:
             return
         try:
             trainer.load_state_dict(checkpoint.tree, checkpoint.segments)
-        except (KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError) as error:
+        except MISFITS as error:
             raise RunError(
-                f"The checkpoint {checkpoint.path} does not fit the config of the run: {error}. "
+                f"The checkpoint {checkpoint.path} does not fit the config of the run ({_short(error)}). "
                 "Resume without the overrides that change networks, spaces or the loop."
             ) from error
         if changed:
@@ -287,6 +305,12 @@ def resolve_device(name: str) -> torch.device:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ConfigError(f"device={name} cannot be used here: {reason}. Use device=auto or device=cpu.") from error
     return device
+
+
+def _short(error: Exception) -> str:
+    """The telling line of an error; torch puts a heading and every other tensor around it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[1] if len(lines) > 1 else lines[0] if lines else type(error).__name__).rstrip(".")
 
 
 def trainer_reason(trainer: Trainer) -> str | None:

@@ -20,11 +20,12 @@ class Shape(Enum):
 class Schedule:
     """From ``start`` (the field's own value if null) to ``end`` between two fractions of the budget.
 
+    Without an ``end`` the field keeps its value, so ``algo.schedules.gamma.end=0.999`` is all it takes to begin one.
     ``step`` keeps the start value until ``until`` and has the end value from there on.
     """
 
     shape: Shape = Shape.linear  # linear, cosine, exponential or step
-    end: float = 0.0  # value reached at `until`
+    end: float | None = None  # value reached at `until`; null: nothing is scheduled
     start: float | None = None  # value before `begin`; null: the field's own value
     begin: float = 0.0  # fraction of the budget at which the change begins
     until: float = 1.0  # fraction of the budget at which it is complete
@@ -32,7 +33,7 @@ class Schedule:
     def value(self, initial: float, progress: float) -> float:
         """The value at ``progress`` (0 at the beginning of the budget, 1 at its end)."""
         start = initial if self.start is None else self.start
-        if progress < self.begin:
+        if progress < self.begin or self.end is None:
             return start
         if progress >= self.until:
             return self.end
@@ -48,6 +49,8 @@ class Schedule:
     def problem(self, initial: float) -> str | None:
         """What is wrong with this schedule for a field whose value is ``initial``, or None."""
         start = initial if self.start is None else self.start
+        if self.end is None:
+            return "needs the value to end at, e.g. {end: 0}"
         if not 0 <= self.begin < self.until:
             return f"needs 0 <= begin < until, not begin={self.begin:g} and until={self.until:g}"
         if self.shape is Shape.exponential and not (start > 0 and self.end > 0):

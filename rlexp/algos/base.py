@@ -38,19 +38,27 @@ class Algorithm(ABC):
     gamma: Fraction = 0.99  # discount of future reward
     schedules: dict[str, Any] = field(default_factory=dict)  # numeric fields that change over the run
 
-    def setup(self, spec: EnvSpec, model: Model, *, device: torch.device, seed: int, compiled: bool = False) -> None:
-        """Build networks and optimizers on ``device``; the weights depend on ``seed`` alone."""
-        self.spec, self.device = spec, device
+    def setup(
+        self, spec: EnvSpec, model: Model, *, device: torch.device, seed: int, autocast: torch.dtype | None = None
+    ) -> None:
+        """Build networks and optimizers on ``device``; the weights depend on ``seed`` alone.
+
+        With ``autocast`` the matrix products of updates are computed in that type; weights and losses stay float32.
+        """
+        self.spec, self.device, self.autocast = spec, device, autocast
         self.updates = 0
         self.generator = torch.Generator(device).manual_seed(derive_seed(seed, "algo"))
         self._prepare_schedules()
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.device(device):
             torch.manual_seed(derive_seed(seed, "init"))
             self.build(spec, model)
-        self.compiled = compiled
-        if compiled:
-            for name, function in phases_of(type(self)).items():
-                setattr(self, name, CompiledPhase(self, function))
+        self.compiled = False
+
+    def compile_phases(self) -> None:
+        """From now on every phase runs as one compiled graph; tracing happens when it is first called."""
+        for name, function in phases_of(type(self)).items():
+            setattr(self, name, CompiledPhase(self, function))
+        self.compiled = True
 
     @abstractmethod
     def build(self, spec: EnvSpec, model: Model) -> None:

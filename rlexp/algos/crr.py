@@ -92,7 +92,7 @@ class CRR(OffPolicyAlgorithm):
     def policy(self, obs: Obs) -> DiagGaussian:
         """A Gaussian around a mean in (−1, 1); unlike a squashed one it gives actions on the bounds finite density."""
         mean, log_std = self.actor(obs).chunk(2, -1)
-        return DiagGaussian(mean.tanh(), log_std.clamp(self.min_log_std, 0.0))
+        return DiagGaussian(mean.tanh(), log_std.clamp(min=self.min_log_std).clamp(max=0.0))
 
     def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
         """Sample from the policy, or take its mean."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -48,10 +48,14 @@ class DiscreteSAC(SAC):
     def build_networks(self, spec: EnvSpec, model: Model) -> None:
         """Policy logits and critics, each with one output per action."""
         n = spec.action.n
-        self.target_entropy = self.target_entropy_ratio * math.log(n)
         self.head = policy_distribution(spec.action)
         self.actor = model.build(spec, n, defaults=self.actor_network)
         self.critic = model.build(spec, n, defaults=self.critic_network, ensemble=self.n_critics)
+
+    @property
+    def target_entropy(self) -> Any:
+        """H̄, a share of the largest entropy there is."""
+        return self.target_entropy_ratio * math.log(self.spec.action.n)
 
     def randomness(self, batch: Batch) -> dict[str, Tensor]:
         """None: expectations are exact."""

@@ -41,7 +41,8 @@ class RLPD(SAC):
     def __post_init__(self) -> None:
         if self.n_target_critics > self.n_critics:
             raise ConfigError(
-                f"n_target_critics is a subset of the n_critics: {self.n_target_critics} is more than {self.n_critics}."
+                f"n_target_critics={self.n_target_critics} must not be more than n_critics={self.n_critics}, "
+                "of which it is a subset."
             )
 
     def randomness(self, batch: Batch) -> dict[str, Tensor]:

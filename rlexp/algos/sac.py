@@ -35,7 +35,7 @@ def sac_actor_loss(alpha: Tensor | float, log_prob: Tensor, q: Tensor) -> Tensor
     return (alpha * log_prob - q).mean()
 
 
-def sac_alpha_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: float) -> Tensor:
+def sac_alpha_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: Tensor | float) -> Tensor:
     """α grows while the policy's entropy is below its target: E[log α · (H − H̄)]."""
     return (log_alpha * (entropy - target_entropy)).mean()
 
@@ -79,10 +79,14 @@ class SAC(OffPolicyAlgorithm):
     def build_networks(self, spec: EnvSpec, model: Model) -> None:
         """The policy π(·|s) and the critics Q_i(s, a)."""
         dim = spec.action.dim
-        self.target_entropy = -self.target_entropy_scale * dim
         self.head: PolicyHead = SquashedGaussianHead(dim)
         self.actor = model.build(spec, self.head.out, defaults=self.actor_network)
         self.critic = model.build(spec, 1, defaults=self.critic_network, action_dim=dim, ensemble=self.n_critics)
+
+    @property
+    def target_entropy(self) -> Any:
+        """H̄, read anew at every update because its scale may be scheduled."""
+        return -self.target_entropy_scale * self.spec.action.dim
 
     def policy(self, obs: Obs) -> Any:
         """π(·|s)."""

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -148,10 +147,7 @@ def thread_environment(threads: int, **more: str) -> dict[str, str]:
     """The environment of a child that may use so many threads and no GPU."""
     count = str(threads)
     limits = {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count}
-    # The working directory is importable for `-m`; this finds the same rlexp from any other one too.
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), root)))
-    return {**os.environ, **limits, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path, **more}
+    return {**os.environ, **limits, "CUDA_VISIBLE_DEVICES": "", **more}
 
 
 def plural(count: int, noun: str) -> str:

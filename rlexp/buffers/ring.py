@@ -61,7 +61,7 @@ class ReplayBuffer(RingState):
         ``capacity`` overrides the setting, for a dataset of known length.
         """
         extras = extras or {}
-        self._check_memory(spec, num_envs, extras, capacity)
+        self.check_memory(spec, num_envs, extras, capacity)
         self._max_rows = (capacity or self.capacity) // num_envs
         self._ring = ring = self._max_rows + 1  # one row more: the observation after the newest transition
         self._num_envs = num_envs
@@ -110,7 +110,10 @@ class ReplayBuffer(RingState):
         rows = (capacity or self.capacity) // num_envs + 1
         return rows * num_envs * self.bytes_per_transition(spec, extras)
 
-    def _check_memory(self, spec: EnvSpec, num_envs: int, extras: Columns, capacity: int | None) -> None:
+    def check_memory(
+        self, spec: EnvSpec, num_envs: int, extras: Columns | None = None, capacity: int | None = None
+    ) -> None:
+        """Refuse what does not fit into memory, before anything is allocated."""
         wanted = capacity or self.capacity
         if wanted < num_envs:
             raise ConfigError(

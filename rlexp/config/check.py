@@ -6,10 +6,9 @@ So every node is merged strictly into the schema derived from what its ``_target
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any, Union
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from hydra.utils import instantiate
@@ -17,8 +16,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlexp.config.component import accepts_any_keyword, range_problems, schema_of
+from rlexp.config.messages import complaint
+from rlexp.config.messages import suggest as suggest
 from rlexp.config.trust import EVERYTHING, Trust, check_env, locate
 from rlexp.errors import ConfigError, UntrustedError
+from rlexp.schedules import Schedule
 
 GROUPS = ("algo", "model", "buffer", "env", "dataset", "trainer")  # each one node of the config
 OPTIONAL_GROUPS = ("dataset",)
@@ -31,8 +33,9 @@ class Root:
     name: str = "run"  # folder of the run below outputs/
     seed: int = 0  # every random stream of the run is derived from it
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
-    compile: Union[bool, str] = "auto"  # compile updates: auto (when enough are planned to pay), true, false
-    threads: Union[int, str] = "auto"  # torch threads: auto or a number
+    compile: Any = "auto"  # compile updates: auto (when enough are planned to pay), true, false
+    threads: Any = "auto"  # torch threads: auto or a number
+    precision: str = "float32"  # of the matrix products in updates: float32 or bfloat16
     progress: str = "auto"  # what the terminal shows: auto, rich, plain, none
     algo: Any = None
     model: Any = None
@@ -44,15 +47,6 @@ class Root:
 
 
 ConfigStore.instance().store(group="schema", name="root", node=Root, package="_global_", provider="rlexp")
-
-
-def suggest(word: str, known: Iterable[str]) -> str:
-    """`` Did you mean beta?`` or what there is, as the end of a message."""
-    names = list(known)
-    near = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
-    if near:
-        return f" Did you mean {' or '.join(near)}?"
-    return f" There are: {', '.join(names)}." if names else ""
 
 
 def check_config(config: dict[str, Any], trust: Trust = EVERYTHING) -> dict[str, Any]:
@@ -84,8 +78,8 @@ def check_config(config: dict[str, Any], trust: Trust = EVERYTHING) -> dict[str,
 def check_node(where: str, node: Any, trust: Trust) -> DictConfig:
     """One component's settings, merged into the schema of its target."""
     if not isinstance(node, dict) or "_target_" not in node:
-        group = where.split(".")[0].split("[")[0]
-        raise ConfigError(f"{where} must be a component with a _target_; choose one with {group}=… (see: rlexp list).")
+        how = f"choose one with {where}=…" if where in GROUPS else "write {_target_: package.Class, …}"
+        raise ConfigError(f"{where} must be a component, not {node!r}: {how} (see: rlexp list).")
     cls = locate(node["_target_"], where, trust)
     try:
         schema = schema_of(cls)
@@ -100,9 +94,7 @@ def check_node(where: str, node: Any, trust: Trust) -> DictConfig:
     merged = _merge(where, schema, {key: value for key, value in node.items() if key in known and key != "_target_"})
     for name, problem in range_problems(cls, to_plain(merged)):
         raise ConfigError(f"{where}.{name} {problem}, not {merged[name]!r}.")
-    for name, schedule in _schedules(merged):
-        if problem := schedule.problem(merged[name]):
-            raise ConfigError(f"{where}.schedules.{name} {problem}.")
+    _check_schedules(where, cls, merged)
     if missing := sorted(OmegaConf.missing_keys(merged)):
         raise ConfigError(f"{where}.{missing[0]} must be given: {where}.{missing[0]}=…")
     merged["_target_"] = node["_target_"]
@@ -117,7 +109,7 @@ def build(where: str, node: dict[str, Any], trust: Trust = EVERYTHING) -> Any:
     except Exception as error:
         cause = error.__cause__ or error
         if isinstance(cause, ConfigError):
-            raise ConfigError(f"{where}: {cause}") from error
+            raise ConfigError(str(cause) if str(cause).startswith(where) else f"{where}: {cause}") from error
         raise ConfigError(f"{where}: {node['_target_']} cannot be constructed: {cause}.") from error
 
 
@@ -146,22 +138,35 @@ def _merge(where: str, schema: type, values: dict[str, Any]) -> DictConfig:
     try:
         return OmegaConf.merge(OmegaConf.structured(schema), values)  # type: ignore[return-value]
     except OmegaConfBaseException as error:
-        message = str(error).splitlines()[0]
-        key = f"{where}.{error.full_key}" if where and error.full_key else (error.full_key or where)
-        raise ConfigError(f"{key}: {message}.") from error
+        if not error.full_key and len(values) > 1:  # it does not say where: ask for one setting at a time
+            for name, value in values.items():
+                _merge(where, schema, {name: value})
+        key = error.full_key or next(iter(values), "")
+        raise ConfigError(complaint(f"{where}.{key}".strip("."), error)) from error
 
 
-def _schedules(node: DictConfig) -> Iterator[tuple[str, Any]]:
-    for name, schedule in (node.get("schedules") or {}).items():
-        if schedule is not None:
-            yield name, OmegaConf.to_object(schedule)
+def _check_schedules(where: str, cls: type, node: DictConfig) -> None:
+    """Refuse schedules that cannot be followed; one that was left alone becomes null."""
+    for name, entry in (node.get("schedules") or {}).items():
+        schedule = None if entry is None else OmegaConf.to_object(entry)
+        if schedule == Schedule():
+            node.schedules[name] = None
+        elif isinstance(schedule, Schedule):
+            if problem := schedule.problem(node[name]):
+                raise ConfigError(f"{where}.schedules.{name} {problem}.")
+            for point in ("start", "end"):  # a range's open end may be approached
+                for _, problem in range_problems(cls, {name: getattr(schedule, point)}, closed=True):
+                    raise ConfigError(f"{where}.schedules.{name}.{point} {problem}, as {where}.{name} itself.")
 
 
 def _check_root(top: DictConfig) -> None:
-    if isinstance(top.compile, str) and top.compile != "auto":
+    if not isinstance(top.compile, bool) and top.compile != "auto":
         raise ConfigError(f"compile must be auto, true or false, not {top.compile!r}.")
-    if (isinstance(top.threads, str) and top.threads != "auto") or (isinstance(top.threads, int) and top.threads < 1):
+    whole = isinstance(top.threads, int) and not isinstance(top.threads, bool)
+    if not (whole and top.threads >= 1) and top.threads != "auto":
         raise ConfigError(f"threads must be auto or a whole number from 1, not {top.threads!r}.")
+    if top.precision not in ("float32", "bfloat16"):
+        raise ConfigError(f"precision must be float32 or bfloat16, not {top.precision!r}.")
     if top.progress not in ("auto", "rich", "plain", "none"):
         raise ConfigError(f"progress must be auto, rich, plain or none, not {top.progress!r}.")
     if not top.name or "/" in top.name or top.name in (".", ".."):

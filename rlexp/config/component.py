@@ -73,12 +73,12 @@ def _check_on_construction(cls: type) -> None:
     cls.__init__ = checked  # type: ignore[misc]
 
 
-def range_problems(cls: type, values: dict[str, Any]) -> list[tuple[str, str]]:
-    """The fields of ``cls`` whose value in ``values`` lies outside its range, with what is wrong."""
+def range_problems(cls: type, values: dict[str, Any], *, closed: bool = False) -> list[tuple[str, str]]:
+    """The fields of ``cls`` whose value in ``values`` lies outside its range (``closed``: with its open end)."""
     problems = []
     for name, annotation in _init_annotations(cls).items():
         for note in _notes(annotation):
-            if isinstance(note, Range) and (problem := note.problem(values.get(name))):
+            if isinstance(note, Range) and (problem := note.problem(values.get(name), closed=closed)):
                 problems.append((name, problem))
     return problems
 
@@ -108,7 +108,8 @@ def schedulable(cls: type) -> dict[str, type]:
 
 
 def _schedules_schema(cls: type) -> type:
-    specs = [(name, Optional[Schedule], field(default=None)) for name in schedulable(cls)]
+    # An entry that is null could be replaced by a file, but not by an override: OmegaConf cannot merge into null.
+    specs = [(name, Optional[Schedule], field(default_factory=Schedule)) for name in schedulable(cls)]
     return make_dataclass(f"{cls.__name__}Schedules", specs, namespace={"__module__": cls.__module__})
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,17 +12,20 @@ from typing import Any
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from rlexp.config.check import GROUPS, check_config, suggest, to_plain
+from rlexp.config.check import GROUPS, check_config, to_plain
+from rlexp.config.explain import explain as explain_error
+from rlexp.config.messages import complaint
 from rlexp.config.trust import EVERYTHING, import_plugins
 from rlexp.errors import ConfigError
 
 CONFIG_MODULE = "rlexp.conf"
 CONFIG_DIR_VARIABLE = "RLEXP_CONFIG_DIR"  # a folder of the user's own YAML, added to the search path
 CHOICE_GROUPS = (*GROUPS, "logger", "zoo")  # in the order `rlexp list` shows them
+COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, AssertionError, ValueError)  # Hydra raises all of these
 COMPONENT_PACKAGES = ("algos", "buffers", "datasets", "envs", "loggers", "models", "trainers")
 
 
@@ -36,19 +38,29 @@ def register() -> None:
         OmegaConf.register_new_resolver("rlexp.token", lambda: secrets.token_hex(2), use_cache=True)
 
 
-def search_path_overrides() -> list[str]:
-    """The user's config folder from the environment, as an override."""
-    folder = os.environ.get(CONFIG_DIR_VARIABLE)
-    return [f"hydra.searchpath=[file://{Path(folder).resolve()}]"] if folder else []
+def search_path_overrides(folders: Sequence[str] = ()) -> list[str]:
+    """The user's config folders, those given and the one from the environment, as an override."""
+    if user := os.environ.get(CONFIG_DIR_VARIABLE):
+        folders = [*folders, user]
+    for folder in folders:
+        if not Path(folder).is_dir():
+            raise ConfigError(f"The config folder {folder} (--config-dir or {CONFIG_DIR_VARIABLE}) does not exist.")
+    quoted = ["'file://" + str(Path(folder).resolve()).replace("'", r"\'") + "'" for folder in folders]
+    return [f"hydra.searchpath=[{','.join(quoted)}]"] if quoted else []
+
+
+def without_null(overrides: Sequence[str]) -> list[str]:
+    """``dataset=null`` as Hydra understands it, which takes no null for a group."""
+    return [f"~{each[:-5]}" if each in (f"{group}=null" for group in CHOICE_GROUPS) else each for each in overrides]
 
 
 def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Compose and check a config in Python, without a Hydra job around it."""
     register()
-    given = [*search_path_overrides(), *overrides]
+    given = [*search_path_overrides(), *without_null(overrides)]
     try:
         return check_config(plain_config(_compose(given)), EVERYTHING)
-    except (HydraException, OmegaConfBaseException, AssertionError) as error:
+    except COMPOSITION_ERRORS as error:
         raise explain(error, given) from error
 
 
@@ -67,65 +79,12 @@ def plain_config(config: DictConfig) -> dict[str, Any]:
     try:
         return to_plain(config)
     except OmegaConfBaseException as error:
-        key = error.full_key or "config"
-        raise ConfigError(f"{key}: {str(error).splitlines()[0]}.") from error
+        raise ConfigError(complaint(error.full_key or "config", error)) from error
 
 
 def explain(error: BaseException, overrides: Sequence[str]) -> ConfigError:
-    """Say what Hydra meant, with the nearest name instead of its advice to append an unknown key."""
-    text = str(error)
-    if isinstance(error, MissingConfigException) and (found := re.search(r"Could not (?:find|load) '([^']+)'", text)):
-        group, _, name = found[1].rpartition("/")
-        options = re.findall(r"^\t(\S+)$", text.split("Config search path")[0], flags=re.MULTILINE)
-        if not options and (near := re.search(r"Available options in '[^']*':(.*)", text, flags=re.DOTALL)):
-            options = near[1].split("Config search path")[0].split()
-        return ConfigError(f"{group}={name}: there is no such {group or 'config'}.{suggest(name, options)}")
-    if found := re.search(r"Could not override '([^']+)'", text):
-        return _explain_unknown_key(found[1].split("@")[0], overrides)
-    if isinstance(error, OverrideParseException):
-        return ConfigError(
-            f"{error.override!r} cannot be read as an override: {text.splitlines()[0]}. "
-            "Write key=value, and quote lists and dicts for the shell."
-        )
-    if isinstance(error, AssertionError) and "Unexpected type for root" in text:
-        key = next((o.split("=")[0] for o in overrides if ".schedules." in o), "algo.schedules.NAME.end")
-        whole = f"{key.rsplit('.', 1)[0]}={{shape:linear,end:0}}"
-        return ConfigError(f"{key}: give the whole schedule at once, e.g. '{whole}'.")
-    if found := re.search(r"Error merging override (\S+)", text):
-        cause = str(error.__cause__ or "").splitlines()
-        return ConfigError(f"{found[1]}: {cause[0] if cause else text}.")
-    if isinstance(error, ConfigCompositionException) and error.__cause__ is not None:
-        cause_text = str(error.__cause__).splitlines()
-        return ConfigError(f"{text.splitlines()[0]} {cause_text[0] if cause_text else ''}".strip())
-    if found := re.search(r"Key '([^']+)' not in '([^']+)'", text):
-        key = getattr(error, "full_key", None) or found[1]
-        return ConfigError(
-            f"{key}: {found[2].removesuffix('Config')} has no such setting. A preset (zoo=…) or config file sets it "
-            f"for another choice of {key.split('.')[0]}; drop one of the two, or set that choice's own fields."
-        )
-    return ConfigError(" ".join(line.strip() for line in text.splitlines()[:3]))
-
-
-def _explain_unknown_key(key: str, overrides: Sequence[str]) -> ConfigError:
-    """Compose without the offending override and look what stands where it pointed."""
-    rest = [o for o in overrides if o.lstrip("+~").split("=")[0].split("@")[0] != key]
-    parent, _, leaf = key.rpartition(".")
-    try:
-        base = _compose(rest)
-        node = OmegaConf.select(base, parent) if parent else base
-    except Exception:
-        return ConfigError(f"{key}: no such setting.")
-    if parent.split(".")[-1] == "kwargs":
-        return ConfigError(f"{key} is a new keyword argument; add it with a plus: +{key}=…")
-    if node is None or not isinstance(node, DictConfig):
-        up = parent.split(".")[0]
-        return ConfigError(f"{key}: no such setting.{suggest(up, [str(k) for k in base])}")
-    known = [str(k) for k in node if not str(k).startswith("_")]
-    if not parent:
-        known = [*known, "zoo"]
-        return ConfigError(f"{key}: no such setting or group.{suggest(leaf, known)}")
-    owner = str(node.get("_target_", parent)).split(".")[-1]
-    return ConfigError(f"{key}: {owner} has no such setting.{suggest(leaf, known)}")
+    """Say what Hydra meant, for the person who typed ``overrides``."""
+    return explain_error(error, overrides, _compose, choices)
 
 
 def choices(group: str) -> dict[str, str]:

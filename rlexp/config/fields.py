@@ -19,13 +19,13 @@ class Range:
     high: float = float("inf")
     open_low: bool = False
 
-    def problem(self, value: Any) -> str | None:
-        """What is wrong with ``value``, or None."""
+    def problem(self, value: Any, *, closed: bool = False) -> str | None:
+        """What is wrong with ``value``, or None; ``closed``: the lower bound itself is allowed."""
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return None  # the type is checked elsewhere
         if value != value:
-            return "must not be NaN"
-        if self.open_low and not value > self.low:
+            return "must be a number"
+        if self.open_low and not closed and not value > self.low:
             return f"must be greater than {self.low:g}"
         if not value >= self.low:
             return f"must be at least {self.low:g}"

@@ -124,8 +124,6 @@ class MLP(nn.Module):
 
     With ``ensemble=n``, ``[B, inputs]`` (the same for all members) or ``[n, B, inputs]`` (one each) ``-> [n, B, out]``.
     With ``out=None`` there is no head and the result is the last hidden layer; ``self.out`` is its width.
-    Dropout acts only where gradients are recorded: acting, targets and evaluation always see the whole network,
-    without anyone switching between train and eval mode. Its masks come from torch's global generator.
     """
 
     def __init__(
@@ -139,7 +137,6 @@ class MLP(nn.Module):
         init: Init = "torch",
         hidden_gain: float = math.sqrt(2),
         out_gain: float | None = None,
-        dropout: float = 0.0,
         ensemble: int | None = None,
     ) -> None:
         super().__init__()
@@ -151,7 +148,6 @@ class MLP(nn.Module):
         self.inputs = inputs
         self.out = widths[-1] if out is None else out
         self.ensemble = ensemble
-        self.dropout = dropout
         self.norm = norm
         self.layers = nn.ModuleList(layers)
         self._activation = ACTIVATIONS[activation]
@@ -176,6 +172,4 @@ class MLP(nn.Module):
                 x = self._activation(self._layer_norm(x, x.shape[-1:], norm_weight, norm_bias))
             else:
                 x = self._layer_norm(self._activation(x), x.shape[-1:], norm_weight, norm_bias)
-            if self.dropout and self.training and torch.is_grad_enabled():
-                x = functional.dropout(x, self.dropout)
         return x if self._head is None else self._output(x, *self._head)

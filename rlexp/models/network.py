@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from rlexp.config.component import component
-from rlexp.config.fields import Fraction
 from rlexp.errors import ConfigError
 from rlexp.models.encoders import Encoder, EncoderKind
 from rlexp.models.layers import MLP, Activation, Init, Norm
@@ -51,7 +50,8 @@ class Net(MLP):
             if action.dim() > x.dim():
                 x = x.expand(*action.shape[:-1], x.shape[-1])
             x = torch.cat((x, action), -1)
-        return super().forward(x)
+        out = super().forward(x)
+        return out.float() if out.dtype is torch.bfloat16 else out  # losses stay in full precision under autocast
 
 
 @component("model", "network")
@@ -66,10 +66,7 @@ class Network:
         None  # widths of the hidden layers; null: the algorithm's own (none behind a lone CNN)
     )
     activation: Activation | None = None  # relu, tanh, elu, gelu or silu; null: the algorithm's own
-    norm: Norm | None = (
-        None  # LayerNorm before (layer) or after (layer_after) each activation; null: the algorithm's own
-    )
-    dropout: Fraction = 0.0  # share of each hidden layer that is zeroed while gradients are computed
+    norm: Norm | None = None  # LayerNorm before (layer) or after (layer_after) activations; null: the algorithm's own
 
     def __post_init__(self) -> None:
         if any(width < 1 for width in self.hidden or ()):
@@ -105,6 +102,5 @@ class Network:
             init=defaults.init,
             hidden_gain=defaults.hidden_gain,
             out_gain=out_gain,
-            dropout=self.dropout,
             ensemble=ensemble,
         )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import torch
 from torch import Tensor, nn
+
+from rlexp.optim import polyak
 
 
 class TargetNetwork(nn.Module):
@@ -22,11 +23,6 @@ class TargetNetwork(nn.Module):
         """What the copy answers."""
         return self.net(*args)
 
-    @torch.no_grad()
     def follow(self, tau: float | Tensor) -> None:
         """θ̄ ← θ̄ + τ (θ − θ̄); τ = 1 copies."""
-        if isinstance(tau, Tensor):  # scheduled
-            for own, source in zip(self._own, self._source):
-                own.lerp_(source, tau)
-        else:
-            torch._foreach_lerp_(self._own, self._source, tau)
+        polyak(self._own, self._source, tau)

@@ -95,6 +95,9 @@ class Trainer(ABC):
     def start_fresh(self) -> None:  # noqa: B027 (offline has nothing to start)
         """Called instead of :meth:`load_loop_state` when there is no checkpoint."""
 
+    def set_gamma(self, gamma: float) -> None:  # noqa: B027 (on-policy algorithms discount by themselves)
+        """Follow a scheduled discount factor, which a replay memory has folded into its batches."""
+
     def close(self) -> None:  # noqa: B027 (offline has no environments)
         """Free environments."""
 
@@ -150,6 +153,8 @@ class Trainer(ABC):
             before = self.clock
             if self.algo.scheduled:
                 self.algo.apply_schedules(self.progress)
+                if "gamma" in self.algo.scheduled:
+                    self.set_gamma(float(self.algo.gamma))
             self.iterate()
             work.recorder.tick(self.clock, self.budget)
             self._after(before)

@@ -58,10 +58,20 @@ class Mixed(Replay):
             parts.append(split(self.buffer.sample(k * (self.batch_size - offline)), k))
         return parts[0] if len(parts) == 1 else join(*parts)
 
+    def set_gamma(self, gamma: float) -> None:
+        """Sample with another discount from now on."""
+        self.buffer.set_gamma(gamma)
+        self.prior.set_gamma(gamma)
+
     @property
     def clock(self) -> int:
         """Updates while pretraining, environment steps afterwards."""
         return self.updates if self.pretraining else self.env_steps
+
+    def _crossed(self, interval: int, before: int) -> bool:
+        if self.pretraining or self.env_steps:
+            return super()._crossed(interval, before)
+        return interval > 0 and self.updates // interval > before // interval  # the last updates of the pretraining
 
     @property
     def budget(self) -> int:

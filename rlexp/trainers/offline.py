@@ -39,11 +39,15 @@ class Offline(Trainer):
         load_dataset(self.buffer, self.work, float(self.algo.gamma))
 
     def iterate(self) -> None:
-        """A few updates whose batches are gathered together."""
-        k = self.until_next_event(BATCHES_AT_ONCE)
+        """A few updates whose batches are gathered together; one by one where a schedule gives each its own values."""
+        k = self.until_next_event(1 if self.algo.scheduled else BATCHES_AT_ONCE)
         batches = self.policy.prepare(split(self.buffer.sample(k * self.batch_size), k))
         for i in range(k):
             self.learn(pick(batches, i))
+
+    def set_gamma(self, gamma: float) -> None:
+        """Sample with another discount from now on."""
+        self.buffer.set_gamma(gamma)
 
     @property
     def clock(self) -> int:

@@ -83,6 +83,10 @@ class Replay(Trainer):
         """``k`` batches at once, [k, B, …]."""
         return split(self.buffer.sample(k * self.batch_size), k)
 
+    def set_gamma(self, gamma: float) -> None:
+        """Sample with another discount from now on."""
+        self.buffer.set_gamma(gamma)
+
     def planned_updates(self, algo: Any, num_envs: int) -> int:
         """Updates over the whole budget."""
         steps = max(self.total_steps - self.learning_starts, 0)

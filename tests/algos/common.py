@@ -91,7 +91,9 @@ def small_algo(
 ) -> Algorithm:
     """An algorithm that is ready to learn; ``changes`` are overrides like ``algo.tau=0.5``."""
     runner = small_runner(name, *changes, kind=kind, obs=obs)
-    runner.algo.setup(runner.spec, runner.model, device=CPU, seed=seed, compiled=compiled)
+    runner.algo.setup(runner.spec, runner.model, device=CPU, seed=seed)
+    if compiled:
+        runner.algo.compile_phases()
     return runner.algo
 
 

@@ -168,21 +168,9 @@ def test_loading_and_moving_change_what_forward_uses() -> None:
     assert net.double()(x.double()).dtype == torch.float64
 
 
-def test_dropout_acts_only_where_gradients_are_recorded() -> None:
-    torch.manual_seed(0)
-    net = make(model=Network(dropout=0.5))
-    x = torch.randn(5, 4)
-    assert not torch.equal(net(x), net(x))
-    with torch.no_grad():
-        torch.testing.assert_close(net(x), net(x), rtol=0, atol=0)
-    torch.testing.assert_close(net.eval()(x), net(x), rtol=0, atol=0)
-
-
 def test_a_width_below_one_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"model\.hidden.*\[64, 0\]"):
         Network(hidden=(64, 0))
-    with pytest.raises(ConfigError, match="dropout"):
-        Network(dropout=1.5)
 
 
 @pytest.mark.parametrize(("name", "encoder"), [("auto", "auto"), ("mlp", "flat"), ("nature_cnn", "nature_cnn")])

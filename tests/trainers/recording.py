@@ -28,7 +28,8 @@ from rlexp.algos.base import (
     OffPolicyAlgorithm,
     OnPolicyAlgorithm,
 )
-from rlexp.config.compose import compose
+from rlexp.config.component import REGISTRY
+from rlexp.config.compose import choices, compose, register
 from rlexp.config.fields import Count, Positive
 from rlexp.policy import batch_map
 from rlexp.runner import Runner
@@ -301,3 +302,44 @@ class World:
             "terminated": self.terminated[last, env],
             "truncated": self.truncated[last, env],
         }
+
+
+# ---- real algorithms, small
+
+
+def algorithms() -> list[str]:
+    """Every algorithm there is a config for."""
+    return list(choices("algo"))
+
+
+def algorithm_loops() -> list[tuple[str, str]]:
+    """Every algorithm in every loop it can learn in."""
+    register()
+    return [(name, loop) for name in algorithms() for loop in sorted(REGISTRY["algo"][name].loops)]  # type: ignore[attr-defined]
+
+
+def small_config(name: str, loop: str | None = None, **settings: Any) -> dict[str, Any]:
+    """An algorithm in one of its loops (None: its own) with a small network, on an environment it can act in."""
+    register()
+    env = "cartpole" if DISCRETE in REGISTRY["algo"][name].actions else "pendulum"  # type: ignore[attr-defined]
+    choice = [] if loop is None else [f"trainer={loop}"] + (["dataset=random"] if loop in (OFFLINE, MIXED) else [])
+    config = composed(f"algo={name}", f"env={env}", *choice, "model.hidden=[8]")
+    small = {
+        "total_steps": 120,
+        "total_updates": 60,
+        "rollout_steps": 16,
+        "batch_size": 8,
+        "learning_starts": 40,
+        "train_frequency": 2,
+        "offline_pretrain_updates": 9,
+        "log_interval": 20,
+        "eval_interval": 40,
+        "eval_episodes": 2,
+        "checkpoint_interval": 30,
+    }
+    config["trainer"] |= {key: value for key, value in small.items() if key in config["trainer"]}
+    config["algo"] |= {key: value for key, value in {"epochs": 2, "minibatch_size": 8}.items() if key in config["algo"]}
+    config["env"]["max_episode_steps"] = 25
+    if config["dataset"] is not None:
+        config["dataset"]["size"] = 100
+    return changed(config, **settings)

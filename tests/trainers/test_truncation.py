@@ -351,9 +351,7 @@ def test_a_file_with_timeouts_alone_bootstraps_from_the_last_observation_it_has(
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_a_file_with_neither_still_ends_episodes_where_they_terminate(
-    n_step: int, seen: Watch, tmp_path: Path
-) -> None:
+def test_a_file_with_neither_still_ends_episodes_where_they_terminate(n_step: int, seen: Watch, tmp_path: Path) -> None:
     kwargs = EPISODES | {"end": "terminated"}
     actions = np.random.default_rng(0).integers(0, 3, 60)
     world = data_world(actions, kwargs)

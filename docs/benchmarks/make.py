@@ -1,0 +1,152 @@
+"""Turns finished runs into results.json, and that into the page and the pictures. Nothing here is typed by hand.
+
+python docs/benchmarks/make.py collect outputs/ppo_cartpole-0 outputs/ppo_cartpole-1 …
+python docs/benchmarks/make.py render
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results.json"
+PAGE = HERE / "README.md"
+
+TARGETS = {  # preset: least return, budget, what the budget counts
+    "ppo_cartpole": (475, 100_000, "steps"),
+    "dqn_cartpole": (475, 80_000, "steps"),
+    "discrete_sac_cartpole": (475, 80_000, "steps"),
+    "ppo_acrobot": (-100, 300_000, "steps"),
+    "dqn_acrobot": (-100, 300_000, "steps"),
+    "ppo_lunar_lander": (200, 1_000_000, "steps"),
+    "dqn_lunar_lander": (200, 1_000_000, "steps"),
+    "ppo_pendulum": (-250, 200_000, "steps"),
+    "sac_pendulum": (-200, 20_000, "steps"),
+    "rlpd_pendulum": (-200, 10_000, "steps"),
+    "rlpd_paper_pendulum": (-200, 10_000, "steps"),
+    "crr_pendulum": (-250, 30_000, "updates"),
+}
+
+INTRO = """\
+# Benchmarks
+
+Every figure on this page was rendered by [`make.py`](make.py) from [`results.json`](results.json), which was collected
+from finished runs; a test compares the two. The return is the mean of the greedy evaluation episodes at the end of the
+budget (not the best one seen); a line that misses its target says so. Seeds were fixed beforehand.
+
+Machine: two cores of a shared cloud computer, no GPU, one torch thread, often other work beside it: wall times are
+upper bounds, not measurements of speed.
+"""
+
+
+def collect(folders: list[str]) -> None:
+    """Add runs to results.json, replacing what was there for the same preset and seed."""
+    known = {(r["preset"], r["seed"]): r for r in (json.loads(RESULTS.read_text()) if RESULTS.exists() else [])}
+    for folder in map(Path, folders):
+        result = read_run(folder)
+        known[result["preset"], result["seed"]] = result
+    order = list(TARGETS)
+    results = sorted(known.values(), key=lambda r: (order.index(r["preset"]), r["seed"]))
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """One finished run as it is kept in results.json."""
+    summary, run = (json.loads((folder / name).read_text()) for name in ("summary.json", "run.json"))
+    if summary["status"] != "completed":
+        raise SystemExit(f"{folder} is {summary['status']}, not completed")
+    preset = next(word.removeprefix("zoo=") for word in run["command"] if word.startswith("zoo="))
+    unit = TARGETS[preset][2]
+    clock = "updates" if unit == "updates" else "env_steps"
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    shown = [word for word in run["command"] if not word.startswith(("name=", "threads=", "hydra.run.dir="))]
+    return {
+        "preset": preset,
+        "seed": summary["seed"],
+        "env": summary["env"],
+        "command": " ".join(shown),
+        "commit": (run["git"]["rlexp"] or {}).get("commit"),
+        "versions": run["versions"],
+        "spent": summary["updates" if unit == "updates" else "env_steps"],
+        "wall_time_s": summary["wall_time_s"],
+        "eval": summary["eval"],
+        "best_eval": summary["best_eval"],
+        "curve": [[row[clock], round(row["eval/return_mean"], 3)] for row in rows if "eval/return_mean" in row],
+    }
+
+
+def render() -> None:
+    """Write the page and the pictures."""
+    results = json.loads(RESULTS.read_text())
+    PAGE.write_text(page(results))
+    draw(results, HERE)
+
+
+def by_preset(results: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Results of all seeds by preset, in the order of TARGETS."""
+    return {name: found for name in TARGETS if (found := [r for r in results if r["preset"] == name])}
+
+
+def page(results: list[dict[str, Any]]) -> str:
+    """The page as text."""
+    head = "| preset | environment | target | return (median) | each seed | n | spent | wall time | met |"
+    lines = [INTRO, head, "|---|---|---|---|---|---|---|---|---|"]
+    for name, runs in by_preset(results).items():
+        least, budget, unit = TARGETS[name]
+        finals = [run["eval"]["return_mean"] for run in runs]
+        median = statistics.median(finals)
+        met = "yes" if median >= least and max(run["spent"] for run in runs) <= budget * 1.02 else "**missed**"
+        seconds = statistics.median(run["wall_time_s"] for run in runs)
+        each = ", ".join(f"{value:.1f}" for value in finals)
+        lines.append(
+            f"| `{name}` | {runs[0]['env']} | ≥ {least} in {budget:,} {unit} | **{median:.1f}** | {each} | {len(runs)} "
+            f"| {runs[0]['spent']:,} {unit} | {seconds:.0f} s | {met} |"
+        )
+    episodes = sorted({run["eval"]["episodes"] for run in results})
+    lines += ["", f"Evaluation episodes at the end: {', '.join(map(str, episodes))}.", ""]
+    lines += ["![Learning curves](curves.png)", "", "## Commands", ""]
+    for name, runs in by_preset(results).items():
+        commits = sorted({(run["commit"] or "unknown")[:10] for run in runs})
+        seeds = ", ".join(str(run["seed"]) for run in runs)
+        lines.append(f"- `rlexp zoo={name} seed=S threads=1` for S in {seeds}; commit {', '.join(commits)}")
+    versions = {f"{k} {v}" for run in results for k, v in run["versions"].items() if v and k != "rlexp"}
+    lines += ["", f"Versions: {', '.join(sorted(versions))}.", ""]
+    return "\n".join(lines)
+
+
+def draw(results: list[dict[str, Any]], folder: Path) -> None:
+    """Learning curves: one panel per preset, one line per seed, the target dashed."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    groups = by_preset(results)
+    columns = 4
+    rows = -(-len(groups) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(4 * columns, 2.9 * rows), squeeze=False)
+    for axis in axes.flat[len(groups) :]:
+        axis.axis("off")
+    for axis, (name, runs) in zip(axes.flat, groups.items()):
+        least, _, unit = TARGETS[name]
+        for run in runs:
+            x, y = zip(*run["curve"])
+            axis.plot([value / 1000 for value in x], y, marker="o", markersize=3, label=f"seed {run['seed']}")
+        axis.axhline(least, color="grey", linestyle="--", linewidth=1)
+        axis.set_title(name, fontsize=11)
+        axis.set_xlabel(f"thousand {unit}", fontsize=9)
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0, 0].set_ylabel("evaluation return")
+    axes[0, 0].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(folder / "curves.png", dpi=110)
+
+
+if __name__ == "__main__":
+    command, *arguments = sys.argv[1:]
+    {"collect": collect, "render": lambda _: render()}[command](arguments)

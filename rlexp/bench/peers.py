@@ -1,0 +1,216 @@
+"""The peers: what they need, and their settings translated from a composed rlexp config.
+
+A translation covers the fields that decide what is computed; a config that the peer cannot express is refused, never
+approximated. Nothing here imports a peer: that happens in the contestants' own processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Any
+
+from rlexp.config.check import suggest
+from rlexp.errors import ConfigError
+
+Settings = dict[str, Any]
+SCHEDULABLE = {
+    "sb3": {
+        "learning_rate",
+        "clip_range",
+        "epsilon",
+        "actor_learning_rate",
+        "critic_learning_rate",
+        "alpha_learning_rate",
+    }
+}
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A framework to be compared with."""
+
+    title: str
+    packages: dict[str, str]  # module -> distribution
+    target: str  # contestant that runs it
+
+    def versions(self) -> dict[str, str]:
+        """What is installed of it."""
+        return {name: metadata.version(name) for module, name in self.packages.items() if find_spec(module)}
+
+
+PEERS = {
+    "sb3": Peer(
+        "SB3",
+        {"stable_baselines3": "stable-baselines3", "sb3_contrib": "sb3-contrib"},
+        "rlexp.bench.contestants:run_sb3",
+    ),
+    "d3rlpy": Peer("d3rlpy", {"d3rlpy": "d3rlpy"}, "rlexp.bench.contestants:run_d3rlpy"),
+}
+
+
+def require(names: Iterable[str]) -> None:
+    """Refuse peers that do not exist or are not installed."""
+    for name in names:
+        if name not in PEERS:
+            raise ConfigError(f"--against {name}: there is no such peer.{suggest(name, PEERS)}")
+        missing = [package for module, package in PEERS[name].packages.items() if find_spec(module) is None]
+        if missing:
+            raise ConfigError(
+                f'--against {name} needs {" and ".join(missing)}. Install the peers with: pip install "rlexp[bench]"'
+            )
+
+
+def translate(peer: str, config: dict[str, Any]) -> Settings:
+    """The peer's settings for what ``config`` says: its class, environment and arguments."""
+    algo = config["algo"]["_target_"].rpartition(".")[2]
+    translations = {"sb3": SB3, "d3rlpy": D3RLPY}[peer]
+    if algo not in translations:
+        raise ConfigError(f"The settings of {algo} are not translated for {PEERS[peer].title}.")
+    scheduled = {name for name, schedule in config["algo"]["schedules"].items() if schedule is not None}
+    for name in scheduled - SCHEDULABLE.get(peer, set()):
+        _refuse(True, f"the schedule of {name}")
+    return translations[algo](config)
+
+
+# ---- Stable-Baselines3 and sb3-contrib
+
+
+def _sb3(config: dict[str, Any], name: str, arguments: Settings, package: str = "stable_baselines3") -> Settings:
+    """What all its algorithms share."""
+    env, model = config["env"], config["model"]
+    _refuse(env["normalize_obs"] or env["normalize_reward"], "normalised observations or rewards")
+    _refuse(bool(env["wrappers"]), "wrappers")
+    _refuse(model["activation"] is not None or model["norm"] is not None, "model settings")
+    if model["hidden"] is not None:  # null: the paper's widths, which are SB3's defaults too
+        arguments["policy_kwargs"] = {**arguments.get("policy_kwargs", {}), "net_arch": list(model["hidden"])}
+    return {
+        "package": package,
+        "class": name,
+        "env": {"id": env["id"], "num_envs": env["num_envs"], "kwargs": env["kwargs"]},
+        "arguments": {"gamma": config["algo"]["gamma"], **arguments},
+    }
+
+
+def _sb3_replay(config: dict[str, Any]) -> Settings:
+    trainer = config["trainer"]
+    _refuse(config["buffer"]["n_step"] != 1, "n-step returns")
+    _refuse(config["env"]["num_envs"] != 1, "several environments in a replay loop")
+    return {
+        "buffer_size": config["buffer"]["capacity"],
+        "learning_starts": trainer["learning_starts"],
+        "batch_size": trainer["batch_size"],
+        "train_freq": trainer["train_frequency"],
+        "gradient_steps": trainer["gradient_updates_per_step"],
+        "tau": config["algo"]["tau"],
+    }
+
+
+def _sb3_ppo(config: dict[str, Any]) -> Settings:
+    algo = config["algo"]
+    _refuse(algo["initial_log_std"] != 0, "initial_log_std")
+    arguments = {
+        "learning_rate": _scheduled(algo, "learning_rate"),
+        "n_steps": config["trainer"]["rollout_steps"],
+        "batch_size": algo["minibatch_size"],
+        "n_epochs": algo["epochs"],
+        "gae_lambda": algo["gae_lambda"],
+        "clip_range": _scheduled(algo, "clip_range"),
+        "clip_range_vf": algo["value_clip"],
+        "normalize_advantage": algo["normalize_advantage"],
+        "ent_coef": algo["entropy_coef"],
+        "vf_coef": algo["value_coef"],
+        "max_grad_norm": algo["max_grad_norm"],
+        "target_kl": algo["target_kl"],
+    }
+    return _sb3(config, "PPO", arguments)
+
+
+def _sb3_dqn(config: dict[str, Any]) -> Settings:
+    algo, trainer = config["algo"], config["trainer"]
+    _refuse(algo["double"], "double Q-learning")
+    updates_per_step = trainer["gradient_updates_per_step"] / trainer["train_frequency"]
+    epsilon = _scheduled(algo, "epsilon")
+    start, end, until = epsilon["linear"] if isinstance(epsilon, dict) else (epsilon, epsilon, 1.0)
+    arguments = _sb3_replay(config) | {
+        "learning_rate": _scheduled(algo, "learning_rate"),
+        "target_update_interval": round(algo["target_interval"] / updates_per_step),  # SB3 counts steps
+        "exploration_initial_eps": start,
+        "exploration_final_eps": end,
+        "exploration_fraction": until,
+        "max_grad_norm": algo["max_grad_norm"],
+    }
+    return _sb3(config, "DQN", arguments)
+
+
+def _sb3_sac(config: dict[str, Any]) -> Settings:
+    algo = config["algo"]
+    rates = {str(_scheduled(algo, f"{part}_learning_rate")) for part in ("actor", "critic", "alpha")}
+    _refuse(len(rates) > 1, "different learning rates")
+    _refuse(algo["target_entropy_scale"] != 1, "target_entropy_scale")
+    arguments = _sb3_replay(config) | {
+        "learning_rate": _scheduled(algo, "actor_learning_rate"),
+        "ent_coef": algo["alpha"] or f"auto_{algo['initial_alpha']}",
+    }
+    if algo["n_critics"] != 2:
+        arguments["policy_kwargs"] = {"n_critics": algo["n_critics"]}
+    return _sb3(config, "SAC", arguments)
+
+
+SB3: dict[str, Callable[[dict[str, Any]], Settings]] = {"PPO": _sb3_ppo, "DQN": _sb3_dqn, "SAC": _sb3_sac}
+
+
+# ---- d3rlpy
+
+
+def _d3rlpy(config: dict[str, Any], name: str, arguments: Settings, networks: tuple[str, ...]) -> Settings:
+    model = config["model"]
+    _refuse(model["activation"] is not None or model["norm"] is not None, "model settings")
+    return {
+        "class": name,
+        "arguments": {"gamma": config["algo"]["gamma"], "batch_size": config["trainer"]["batch_size"], **arguments},
+        "hidden": list(model["hidden"] or (256, 256)),
+        "networks": list(networks),  # arguments that take an encoder of those widths
+        "data": config["dataset"]["path"],
+        "log_interval": config["trainer"]["log_interval"],
+    }
+
+
+def _d3rlpy_crr(config: dict[str, Any]) -> Settings:
+    algo = config["algo"]
+    same = ("actor_learning_rate", "critic_learning_rate", "beta", "n_action_samples", "max_weight", "n_critics", "tau")
+    arguments = {name: algo[name] for name in same} | {
+        "advantage_type": algo["advantage_type"],
+        "weight_type": algo["weight_type"],
+        "target_update_type": "soft",
+    }
+    return _d3rlpy(config, "CRR", arguments, ("actor_encoder_factory", "critic_encoder_factory"))
+
+
+D3RLPY: dict[str, Callable[[dict[str, Any]], Settings]] = {"CRR": _d3rlpy_crr}
+
+
+# ---- shared
+
+
+def _scheduled(algo: dict[str, Any], name: str) -> Any:
+    """A number, or ``{"linear": [start, end, until]}``."""
+    schedule = (algo.get("schedules") or {}).get(name)
+    if schedule is None:
+        return algo[name]
+    _refuse(schedule["shape"] != "linear" or schedule["begin"] != 0, f"the schedule of {name}")
+    start = algo[name] if schedule["start"] is None else schedule["start"]
+    return {"linear": [start, schedule["end"], schedule["until"]]}
+
+
+def _refuse_model_settings(model: dict[str, Any]) -> None:
+    """Null settings are the paper's own; of the others only the widths are translated."""
+    for name, value in model.items():
+        _refuse(name not in ("_target_", "encoder", "hidden") and value, f"model.{name}={value}")
+
+
+def _refuse(condition: Any, what: str) -> None:
+    if condition:
+        raise ConfigError(f"{what} cannot be translated into the peer's settings, so there is nothing to compare.")

@@ -1,0 +1,117 @@
+"""What is measured: settings of rlexp, and the peer that runs the same ones. A new algorithm is one entry here.
+
+Peers' settings are never written down: they are translated from the composed rlexp config (`peers.py`), so that both
+sides run the same thing by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlexp.config.check import suggest
+from rlexp.errors import ConfigError
+
+FOREVER = 1_000_000_000  # steps or updates: the measurement ends the loop, not the budget
+EAGER = "eager"  # the peer of a workload that is compared with its own uncompiled form
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One comparison."""
+
+    name: str
+    title: str
+    overrides: tuple[str, ...]  # as on the command line
+    peer: str | None = None  # sb3, d3rlpy, or eager
+    unit: str = "steps"  # what is counted: steps of the environments, or updates
+    data: int | None = None  # offline: transitions of synthetic data to learn from
+    least: float | None = None  # ratio that must be reached
+    aim: float | None = None  # ratio that is hoped for
+    known: float | None = None  # the peer's rate on the machine where the target was set
+
+
+WORKLOADS = (
+    Workload(
+        "ppo_cartpole",
+        "PPO CartPole, 8 envs × 256, minibatch 64, 10 epochs",
+        ("algo=ppo", "env=cartpole", "env.num_envs=8", "trainer.rollout_steps=256"),
+        peer="sb3",
+        least=4,
+        aim=6,
+        known=2460,
+    ),
+    Workload(
+        "dqn_cartpole",
+        "DQN CartPole, batch 32, train every 4",
+        (
+            "algo=dqn",
+            "env=cartpole",
+            "trainer.learning_starts=100",
+            "algo.target_interval=2500",
+            # Steady state is what follows the decay of ε: both sides begin there.
+            "algo.schedules.epsilon.start=0.05",
+            "algo.schedules.epsilon.end=0.05",
+        ),
+        peer="sb3",
+        least=4,
+        aim=6,
+        known=1640,
+    ),
+    Workload(
+        "sac_pendulum",
+        "SAC Pendulum, batch 256, one update per step",
+        ("algo=sac", "env=pendulum", "trainer.learning_starts=100"),
+        peer="sb3",
+        least=2.5,
+        aim=3,
+        known=81,
+    ),
+    Workload(
+        "crr_offline",
+        "CRR offline, 17 observations, 6 actions, batch 256",
+        ("algo=crr",),
+        peer="d3rlpy",
+        unit="updates",
+        data=100_000,
+        least=2.5,
+        aim=3,
+        known=69,
+    ),
+    Workload(
+        "discrete_sac_cartpole",
+        "Discrete SAC CartPole, batch 256, one update per step, compiled or not",
+        ("algo=discrete_sac", "env=cartpole", "trainer.learning_starts=100"),
+        peer=EAGER,
+        unit="updates",
+        least=2,
+        aim=3,
+    ),
+)
+
+
+def select(names: Sequence[str] | None) -> list[Workload]:
+    """The workloads named, or all."""
+    known = {work.name: work for work in WORKLOADS}
+    for name in names or ():
+        if name not in known:
+            raise ConfigError(f"--only {name}: there is no such workload.{suggest(name, known)}")
+    return [known[name] for name in names or known]
+
+
+def loop_overrides(offline: bool) -> list[str]:
+    """What turns a run into an endless one: the loop with its logging, without evaluations and checkpoints."""
+    budget = "trainer.total_updates" if offline else "trainer.total_steps"
+    return ["seed=0", "device=cpu", f"{budget}={FOREVER}", "trainer.eval_episodes=0", "trainer.checkpoint_interval=0"]
+
+
+def config_of(work: Workload, data_path: str | None = None, more: Sequence[str] = ()) -> dict[str, Any]:
+    """The composed config of a workload; ``data_path`` is where the synthetic data of an offline one lie."""
+    from rlexp.bench.synthetic import ENV_ID
+    from rlexp.config.compose import compose
+
+    given = [*work.overrides, *loop_overrides(offline=work.data is not None)]
+    if work.data is not None:
+        given += ["env=gym", f"env.id='{ENV_ID}'", "dataset=npz", f"dataset.path='{data_path}'"]
+    return compose([*given, "compile=true", *more])

@@ -1,0 +1,136 @@
+"""What Hydra meant when it refused to compose: the cause and the nearest right name, never its advice to append."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hydra.errors import MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+
+from rlexp.config.component import REGISTRY, schema_of
+from rlexp.config.messages import complaint, setting_names, suggest
+from rlexp.config.trust import EVERYTHING, locate
+from rlexp.errors import ConfigError
+
+Compose = Callable[[Sequence[str]], DictConfig]
+
+
+def explain(
+    error: BaseException, overrides: Sequence[str], compose: Compose, choices: Callable[[str], dict[str, str]]
+) -> ConfigError:
+    """The error of a composition for the person who typed ``overrides``; ``compose`` tries others."""
+    text = str(error)
+    inner = error if isinstance(error, OmegaConfBaseException) else error.__cause__ or error.__context__
+    if isinstance(error, MissingConfigException):
+        return _missing_choice(text, choices)
+    if isinstance(error, OverrideParseException):
+        return _unreadable(str(error.override), text)
+    if found := re.search(r"Could not override '([^']+)'", text):
+        key = found[1].split("@")[0]
+        rest = [each for each in overrides if each.lstrip("+~").split("=")[0].split("@")[0] != key]
+        below = getattr(inner, "full_key", None) or key  # of what the override holds, where that is a dict
+        return _unknown_key(str(below) if str(below).startswith(key) else key, rest, compose)
+    if found := re.search(r"Could not append to config. An item is already at '([^']+)'", text):
+        return ConfigError(f"+{found[1]} exists already; leave out the plus: {found[1]}=…")
+    if found := re.match(r"Ambiguous value for argument '(.+)'", text):
+        key, _, value = found[1].partition("=")
+        return ConfigError(f"{found[1]} asks for several runs: add --multirun. One list is written {key}=[{value}].")
+    if "Config group override must be" in text:
+        return ConfigError("A group takes the name of one of its choices, e.g. env=cartpole (see: rlexp list).")
+    if found := re.match(r"Override (\S+) looks like a config group override", text):
+        return ConfigError(f"{found[1]}: there is no such group (see: rlexp list).")
+    if isinstance(inner, AssertionError) and "Unexpected type for root" in str(inner):
+        key = next((each.split("=")[0] for each in overrides if ".schedules." in each), "algo.schedules.NAME.end")
+        whole = f"{key.rsplit('.', 1)[0]}={{shape:linear,end:0}}"
+        return ConfigError(f"{key}: give the whole schedule at once, e.g. '{whole}'.")
+    if isinstance(inner, OmegaConfBaseException):
+        return _misfit(inner, text)
+    return ConfigError(" ".join(line.strip() for line in text.splitlines()[:3]))
+
+
+def _missing_choice(text: str, choices: Callable[[str], dict[str, str]]) -> ConfigError:
+    found = re.search(r"Could not (?:find|load) '([^']+)'", text)
+    if found is None:  # the folder of --config-dir, for one
+        return ConfigError(text.splitlines()[0])
+    group, _, name = found[1].rpartition("/")
+    file = re.match(r"In '([^']+)'", text)
+    source = f"{file[1]}.yaml: " if file and file[1] != "config" else ""
+    listed = text.split("Config search path")[0].partition("Available options in")[2].splitlines()[1:]
+    options = sorted({*(line.strip() for line in listed if line.strip()), *choices(group)})
+    return ConfigError(f"{source}{group}={name}: there is no such {group or 'config'}.{suggest(name, options)}")
+
+
+def _unreadable(override: str, text: str) -> ConfigError:
+    if "=" not in override:
+        return ConfigError(f"{override!r} is not of the form key=value.")
+    reason = next((line for line in text.splitlines() if not line.startswith(("Error parsing", "See "))), "")
+    return ConfigError(
+        f"{override!r} cannot be read as key=value ({reason}). Lists and dicts are quoted for the shell: 'key=[1,2]'."
+    )
+
+
+def _unknown_key(key: str, rest: Sequence[str], compose: Compose) -> ConfigError:
+    """Compose without the offending override and see how far down the config its key leads."""
+    try:
+        node: Any = compose(rest)
+    except Exception:
+        return ConfigError(f"{key}: no such setting.")
+    parts = key.split(".")
+    for depth, name in enumerate(parts):
+        parent, where = ".".join(parts[:depth]), ".".join(parts[: depth + 1])
+        if node is None:
+            return ConfigError(f"{key}: no {parent} is chosen. Choose one first: {parent}=… (see: rlexp list {parent})")
+        if not isinstance(node, DictConfig):
+            return ConfigError(f"{key}: {parent} is a single value, {node!r}, with nothing below it.")
+        if depth and parts[depth - 1] == "kwargs" and name not in node:
+            return ConfigError(f"{where} is a new keyword argument; add it with a plus: +{where}=…")
+        if name not in node:
+            return _no_such_setting(where, name, node)
+        node = node[name] if not OmegaConf.is_missing(node, name) else "???"
+    return ConfigError(f"{key} gets entries that are new; add them with a plus: +{key}=…")
+
+
+def _no_such_setting(where: str, name: str, node: DictConfig) -> ConfigError:
+    known = setting_names(node)
+    if "." not in where:
+        return ConfigError(f"{where}: no such setting or group.{suggest(name, [*known, 'zoo'])}")
+    target = node.get("_target_")
+    if target is None:
+        return ConfigError(f"{where}: no such setting.{suggest(name, known)}")
+    try:  # a user's own target may have more settings than its file gives
+        cls = locate(target, where, EVERYTHING)
+        fields = [field.name for field in dataclasses.fields(schema_of(cls)) if not field.name.startswith("_")]
+    except (ConfigError, TypeError, ValueError, NameError):
+        fields = known
+    if name in fields:
+        return ConfigError(f"{where} is not set in its config file; add it with a plus: +{where}=…")
+    return ConfigError(f"{where}: {target.split('.')[-1]} has no such setting.{suggest(name, fields)}")
+
+
+def _misfit(error: OmegaConfBaseException, text: str) -> ConfigError:
+    """A value that does not fit its schema, from an override or from a file."""
+    found = re.search(r"Error merging override ([^\s=]+)", text)
+    key = error.full_key or (found[1].lstrip("+~") if found else "config")
+    file = re.match(r"In '([^']+)'", text)
+    if file is None:
+        return ConfigError(complaint(key, error))
+    group, _, name = file[1].rpartition("/")
+    if not isinstance(error, (ConfigKeyError, ConfigAttributeError)) or not isinstance(error.parent_node, DictConfig):
+        return ConfigError(f"{file[1]}.yaml: {complaint(key, error)}")
+    leaf, known = key.split(".")[-1], setting_names(error.parent_node)
+    owner = str(error.parent_node.get("_target_", key.rpartition(".")[0])).split(".")[-1]
+    part = key.split(".")[0]
+    elsewhere = any(leaf in cls.__dataclass_fields__ for cls in REGISTRY.get(part, {}).values())  # type: ignore[attr-defined]
+    if elsewhere:
+        advice = f"Leave out {group}={name}, or the choice {part}=… that does not go with it."
+        if (group, part) == ("algo", "trainer") and name in REGISTRY["algo"]:
+            loops = sorted(REGISTRY["algo"][name].loops)  # type: ignore[attr-defined]
+            advice = f"algo={name} learns with {' or '.join(f'trainer={loop}' for loop in loops)}."
+        return ConfigError(
+            f"{key}: {owner} has no such setting, but {group}={name} sets it for another {part}. {advice}"
+        )
+    return ConfigError(f"{file[1]}.yaml: {key}: {owner} has no such setting.{suggest(leaf, known)}")

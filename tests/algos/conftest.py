@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Random datasets are collected once per test session, away from the user's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RLEXP_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
