@@ -127,6 +127,11 @@ class Algorithm(ABC):
         """Everything that ``build`` created and a checkpoint must hold, by attribute name."""
         return {k: v for k, v in vars(self).items() if isinstance(v, (nn.Module, Optimizer, Tensor))}
 
+    def count_parameters(self) -> int:
+        """Numbers in all networks, targets included."""
+        modules = [part for part in self.parts().values() if isinstance(part, nn.Module)]
+        return sum(parameter.numel() for module in modules for parameter in module.parameters())
+
     def state_dict(self) -> dict[str, Any]:
         """Weights, moments, generator and counters."""
         state: dict[str, Any] = {"updates": self.updates, "generator": self.generator.get_state()}

@@ -6,7 +6,6 @@ inside, so that a process holds only its own.
 
 from __future__ import annotations
 
-import importlib
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -110,6 +109,8 @@ def run_sb3(spec: dict[str, Any], pacer: Pacer) -> None:
     import torch
     from stable_baselines3.common.callbacks import BaseCallback
 
+    from rlexp.bench.sb3_script import make_model
+
     class Pace(BaseCallback):
         """Between iterations is where a rollout starts: on-policy after the update, off-policy after the training."""
 
@@ -122,30 +123,7 @@ def run_sb3(spec: dict[str, Any], pacer: Pacer) -> None:
 
     torch.set_num_threads(spec["threads"])
     counts_updates = spec["unit"] == "updates"
-    sb3_model(spec["settings"], seed=0).learn(FOREVER, callback=Pace())
-
-
-def sb3_model(settings: dict[str, Any], seed: int) -> Any:
-    """The model that translated settings describe."""
-    from stable_baselines3.common.env_util import make_vec_env
-
-    env = settings["env"]
-    envs = make_vec_env(env["id"], n_envs=env["num_envs"], seed=seed, env_kwargs=env["kwargs"] or None)
-    arguments = {name: sb3_value(value) for name, value in settings["arguments"].items()}
-    cls = getattr(importlib.import_module(settings["package"]), settings["class"])
-    return cls("MlpPolicy", envs, seed=seed, device="cpu", **arguments)
-
-
-def sb3_value(value: Any) -> Any:
-    """A linear schedule as SB3 wants it: a function of the share of the budget that is left."""
-    if not (isinstance(value, dict) and "linear" in value):
-        return value
-    start, end, until = value["linear"]
-
-    def schedule(left: float) -> float:
-        return start + (end - start) * min((1 - left) / until, 1.0)
-
-    return schedule
+    make_model(spec["settings"], seed=0).learn(FOREVER, callback=Pace())
 
 
 def run_d3rlpy(spec: dict[str, Any], pacer: Pacer) -> None:
