@@ -1,6 +1,6 @@
 """A checkpoint: one flat directory that is either whole or refused. Free of torch until it meets a tensor.
 
-    checkpoint.json             format_version, the segments, and the state tree with a marker for each array
+    checkpoint.json             format_version, run, the segments, and the state tree with a marker for each array
     <key>.safetensors           the arrays below one top-level key of the tree, named by their path
     buffer-<from>-<to>.safetensors   segments: immutable slices of a buffer, shared with older checkpoints by hard link
     config.yaml                 the resolved config of the run
@@ -56,6 +56,7 @@ class Checkpoint:
     tree: Tree
     config: dict[str, Any]
     segments: Segments
+    run: str | None = None  # id of the run that wrote it; None: saved by itself
 
 
 # -- saving
@@ -68,6 +69,7 @@ def save_checkpoint(
     *,
     segments: Segments | None = None,
     previous: Path | None = None,
+    run: str | None = None,
 ) -> Path:
     """Write a checkpoint beside its final name, sync it, then rename it to ``path``, replacing a checkpoint there.
 
@@ -80,7 +82,8 @@ def save_checkpoint(
     for name in segments:
         if not _SEGMENT.fullmatch(name):
             raise ValueError(f"A segment is named like 'buffer-0-1000.safetensors', not {name!r}.")
-    text = _json_bytes({"format_version": FORMAT_VERSION, "segments": list(segments), "state": document})
+    head = {"format_version": FORMAT_VERSION} | ({} if run is None else {"run": run})
+    text = _json_bytes({**head, "segments": list(segments), "state": document})
     config_text = files.config_bytes(config)
     if len(text) > files.MAX_JSON_BYTES:
         raise ValueError(f"The state holds {len(text)} bytes of plain values. Keep long lists in arrays.")
@@ -206,8 +209,9 @@ def _link(source: Path, target: Path, expected: dict[str, Any]) -> bool:
 def load_checkpoint(path: Path | str) -> Checkpoint:
     """Verify a checkpoint and read it. Whatever is wrong with it is a CheckpointError; nothing in it is executed."""
     path = Path(path)
+    _check_memory(path)
     names = verify_checkpoint(path)
-    version, segments, state = _read_document(path)
+    version, run, segments, state = _read_document(path)
     array_files = [name for name in sorted(names) if name.endswith(".safetensors") and name not in segments]
     for name in segments:
         if name not in names:
@@ -228,7 +232,7 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
         config = files.parse_config(files.read_bounded(path / CONFIG, files.MAX_CONFIG_BYTES))
     except (OSError, ValueError) as error:
         raise _damaged(path, CONFIG, files.reason(error)) from None
-    return Checkpoint(path, tree, config, {name: partial(_read_arrays, path, name) for name in segments})
+    return Checkpoint(path, tree, config, {name: partial(_read_arrays, path, name) for name in segments}, run)
 
 
 def verify_checkpoint(path: Path | str) -> set[str]:
@@ -252,7 +256,7 @@ def verify_checkpoint(path: Path | str) -> set[str]:
         raise CheckpointError(f"The checkpoint {path} cannot be read: {files.reason(error)}. {_ADVICE}") from None
     for name, expected in sums.items():
         try:
-            found = _sum_of(path / name)
+            found = _sum_of(path / name, expected["bytes"])
         except FileNotFoundError:
             raise _damaged(path, name, "is missing") from None
         except OSError as error:
@@ -268,8 +272,16 @@ def _damaged(path: Path, name: str, cause: str) -> CheckpointError:
     return CheckpointError(f"The checkpoint {path} is damaged: {name} {cause}. {_ADVICE}")
 
 
-def _read_document(path: Path) -> tuple[int, list[str], Tree]:
-    """checkpoint.json: (format version, names of the segments, state)."""
+def _check_memory(path: Path) -> None:
+    """Refuse arrays that would not fit into memory, before a minute goes into their checksums."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for file in path.glob("*.safetensors"):
+        if (size := os.lstat(file).st_size) > memory:
+            raise _damaged(path, file.name, f"has {size} bytes, more than this machine has memory")
+
+
+def _read_document(path: Path) -> tuple[int, str | None, list[str], Tree]:
+    """checkpoint.json: (format version, run, names of the segments, state)."""
     try:
         document = files.parse_json(files.read_bounded(path / CHECKPOINT, files.MAX_JSON_BYTES))
     except (OSError, ValueError) as error:
@@ -287,12 +299,12 @@ def _read_document(path: Path) -> tuple[int, list[str], Tree]:
             f"The checkpoint {path} has format {version}, which is too old: this rlexp writes {FORMAT_VERSION} and has "
             "no way from there. Use the rlexp version named in the run's run.json."
         )
-    segments, state = document.get("segments"), document.get("state")
-    if not isinstance(state, dict) or not isinstance(segments, list):
+    run, segments, state = document.get("run"), document.get("segments"), document.get("state")
+    if not isinstance(state, dict) or not isinstance(segments, list) or not isinstance(run, str | None):
         raise _damaged(path, CHECKPOINT, "lacks the state or the list of segments")
     if not all(isinstance(name, str) and _SEGMENT.fullmatch(name) for name in segments):
         raise _damaged(path, CHECKPOINT, "lists something that is not a segment")
-    return version, segments, state
+    return version, run, segments, state
 
 
 def _migrate(path: Path, version: int, state: Tree, arrays: Arrays) -> tuple[Tree, Arrays]:
@@ -325,8 +337,12 @@ def _read_arrays(path: Path, name: str) -> Arrays:
 # -- checksums. The layout of this file and `format_version` stay what they are in every future format.
 
 
-def _sum_of(path: Path) -> dict[str, Any]:
+def _sum_of(path: Path, expected: Any = None) -> dict[str, Any]:
+    """Size and hash; not the hash if the size is not the expected one, since a stranger's file may be terabytes."""
     with files.open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if expected is not None and size != expected:
+            return {"bytes": size, "sha256": None}
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return {"bytes": file.tell(), "sha256": digest}
 

@@ -31,8 +31,9 @@ _log = logging.getLogger(__name__)
 class CheckpointStore:
     """Saves, finds and prunes the checkpoints of one run."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, owner: str | None = None) -> None:
         self.path = path
+        self.owner = owner  # id of the run
         self._base: Path | None = None  # the checkpoint the present state grew from: its segments can be linked
 
     def save(
@@ -41,7 +42,9 @@ class CheckpointStore:
         """Write the checkpoint of ``step``, move the links to it, and drop what is no longer needed."""
         name = f"step_{step:012d}"
         self._recover()
-        self._base = save_checkpoint(self.path / name, tree, config, segments=segments, previous=self._base)
+        self._base = save_checkpoint(
+            self.path / name, tree, config, segments=segments, previous=self._base, run=self.owner
+        )
         self._point("last", name)
         if best:
             self._point("best", name)
@@ -57,7 +60,7 @@ class CheckpointStore:
 
     def load(self, which: Path | str = "last") -> Checkpoint | None:
         """Like :meth:`find`, but loaded, and thus verified only once."""
-        return self._first_whole(which, load_checkpoint)
+        return self._first_whole(which, self._load_own)
 
     def go_on_from(self, which: Path | str = "last") -> Checkpoint | None:
         """Load the checkpoint that the run now goes on from. It becomes ``last``; newer ones belong to the past."""
@@ -73,6 +76,10 @@ class CheckpointStore:
             self._point("last", path.name)
             self._base = path
         return checkpoint
+
+    def mark_best(self, path: Path) -> None:
+        """Let ``best`` point at a checkpoint that was the best when it was saved, should a kill have prevented it."""
+        self._point("best", path.resolve().name)
 
     def steps(self) -> list[int]:
         """The steps of which there is a checkpoint, whole or not, in order."""
@@ -105,6 +112,16 @@ class CheckpointStore:
                 f"The checkpoint '{which}' in {self.path} cannot be used:\n- " + "\n- ".join(problems)
             )
         return None
+
+    def _load_own(self, path: Path) -> Checkpoint:
+        if path.is_symlink() and _STEP.fullmatch(path.name):
+            raise CheckpointError(f"The checkpoint {path} is a symbolic link, which could lead anywhere. Remove it.")
+        checkpoint = load_checkpoint(path)
+        if None not in (self.owner, checkpoint.run) and checkpoint.run != self.owner:
+            raise CheckpointError(
+                f"The checkpoint {path} is of another run ({checkpoint.run[:20]!r} instead of {self.owner!r}). Remove it."
+            )
+        return checkpoint
 
     def _candidates(self, link: str) -> list[Path]:
         """``best``: what it points at. ``last``: what it points at, then the others from the newest on."""

@@ -40,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         code = dispatch(arguments)
     except RlexpError as error:
-        print(f"error: {error}", file=sys.stderr)
+        # A message may quote a stranger's file: nothing in it is to command the terminal.
+        text = "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in str(error))
+        print(f"error: {text}", file=sys.stderr)
         code = 1
     except KeyboardInterrupt:
         code = 130
@@ -90,7 +92,7 @@ def train(arguments: list[str]) -> int:
 
     from rlexp.config.compose import COMPOSITION_ERRORS, explain, register, search_path_overrides, without_null
 
-    sys.path.insert(0, os.getcwd())  # a user's own targets in the working directory are importable
+    sys.path.append(os.getcwd())  # a user's own targets in the working directory are importable, behind what is installed
     register()
     folders, rest = _hydra_flags(arguments)
     began = False  # whatever is raised from then on is no error of composing
@@ -122,6 +124,8 @@ def train(arguments: list[str]) -> int:
         raise RunError(f"{error.filename} cannot be made: {error.strerror}. Choose another hydra.run.dir=…") from error
     except SignalExit as stop:
         return stop.code
+    except SystemExit as stop:  # Hydra's own flags, used wrongly
+        return 1 if stop.code else 0
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     return 1 if problems else 0
@@ -215,7 +219,7 @@ def resume(arguments: list[str]) -> int:
 
     path, rest = _run_argument("resume", arguments)
     options, overrides = read_options(ResumeOptions, rest)
-    _prepare()
+    _prepare(options.trust)
     register()
     from rlexp.config.trust import trusting
     from rlexp.resuming import resume_run
@@ -235,7 +239,7 @@ def evaluate(arguments: list[str]) -> int:
 
     path, rest = _run_argument("eval", arguments)
     options, overrides = read_options(EvalOptions, rest)
-    _prepare()
+    _prepare(options.trust)
     from rlexp.config.trust import trusting
     from rlexp.evaluation import Evaluator
     from rlexp.loading import load
@@ -262,7 +266,7 @@ def predict(arguments: list[str]) -> int:
 
     path, rest = _run_argument("predict", arguments)
     options, overrides = read_options(PredictOptions, rest)
-    _prepare()
+    _prepare(options.trust)
     from rlexp.config.trust import trusting
     from rlexp.errors import DataError
     from rlexp.loading import load
@@ -296,11 +300,15 @@ def _run_argument(command: str, arguments: list[str]) -> tuple[Path, list[str]]:
     return Path(arguments[0]), arguments[1:]
 
 
-def _prepare() -> None:
-    """Make the user's own code importable, as in training; what may run of it is decided by trust."""
-    from rlexp.config.trust import import_plugins
+def _prepare(trusted: Sequence[str]) -> None:
+    """Make the packages that the user has named importable from the working directory.
 
-    sys.path.insert(0, os.getcwd())
+    Without any, it stays out of the search path: it may be the stranger's run itself, with a torch.py in it.
+    """
+    from rlexp.config.trust import PLUGIN_VARIABLE, import_plugins
+
+    if trusted or os.environ.get(PLUGIN_VARIABLE):
+        sys.path.append(os.getcwd())
     import_plugins()
 
 

@@ -78,7 +78,7 @@ class CompiledPhase:
     def _compile(self) -> Callable[..., Any]:
         torch._dynamo.config.trace_autograd_ops = True  # gradients by torch.autograd.grad inside the graph
         method = types.MethodType(_fresh_copy(self.function), self.owner)
-        options: dict[str, Any] | None = {"guard_filter_fn": _drop_guards} if BACKEND == "inductor" else None
+        options: dict[str, Any] = {"guard_filter_fn": _drop_guards}  # torch takes entries out of it: one for each call
         return torch.compile(method, fullgraph=True, dynamic=False, backend=BACKEND, options=options)
 
 

@@ -20,6 +20,7 @@ from rlexp.errors import ConfigError, UntrustedError
 MAX_JSON_BYTES = 64 * 2**20
 MAX_CONFIG_BYTES = 2**20
 MAX_CONFIG_DEPTH = 64
+MAX_INTEGER_BITS = 1024
 
 
 # -- writing
@@ -166,6 +167,8 @@ def _check_plain(value: Any, where: str = "", depth: int = 0) -> None:
             _check_plain(child, f"{where}[{index}]", depth + 1)
     elif type(value) not in (str, int, float, bool, type(None)):
         raise ValueError(f"holds a {type(value).__name__} at '{where}', which is not a plain value")
+    elif isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:  # str() of a much larger one is an error
+        raise ValueError(f"holds an integer of {value.bit_length()} bits at '{where}'")
     elif isinstance(value, str) and "${" in value:
         raise UntrustedError(
             f"'{where}' holds the interpolation {value[:80]!r}. Interpolations can read the environment and run "

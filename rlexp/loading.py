@@ -41,6 +41,8 @@ def load(
     """Open a run or checkpoint for evaluation, prediction or as a starting point."""
     path = Path(path)
     run_dir, checkpoint = find_checkpoint(path, which)
+    if not isinstance(checkpoint.tree.get("policy"), dict):
+        raise CheckpointError(f"The checkpoint {checkpoint.path} holds no policy. It was not written by rlexp.")
     config = apply_overrides(checkpoint.config, overrides)
     runner = Runner(config, trust=trust, env_factory=env_factory)
     if runner.spec.to_dict() != checkpoint.tree.get("spec"):

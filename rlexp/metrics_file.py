@@ -12,6 +12,7 @@ from typing import Any
 from rlexp import files
 
 _CHUNK = 2**20
+_MAX_ROW = 2**24  # bytes of a row; a stranger's file may be one endless line
 
 
 class MetricsFile:
@@ -77,10 +78,10 @@ class MetricsFile:
         if not os.path.lexists(self.path):
             return rows, end
         with files.open_regular(self.path) as file:
-            for line in file:
-                if rows == limit or not line.endswith(b"\n"):
-                    break
+            while rows != limit and (line := file.readline(_MAX_ROW)).endswith(b"\n"):
                 rows, end = rows + 1, end + len(line)
+            if rows != limit and len(line) == _MAX_ROW:
+                raise OSError(f"has a row of more than {_MAX_ROW} bytes")
         return rows, end
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from rlexp.algos.base import Algorithm
 from rlexp.datasets.random import random_actions
 from rlexp.envs.spec import EnvSpec
+from rlexp.errors import CheckpointError
 from rlexp.normalize import ObsNormalizer, RewardNormalizer
 from rlexp.tree import ArrayTree, tree_map
 from rlexp.types import Act, Batch, Obs
@@ -85,10 +86,13 @@ class Policy:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` gave."""
         self.algo.load_state_dict(state["algo"])
-        if self.obs_normalizer is not None:
-            self.obs_normalizer.load_state_dict(state["obs_normalizer"])
-        if self.reward_normalizer is not None:
-            self.reward_normalizer.load_state_dict(state["reward_normalizer"])
+        for what, normalizer in (("obs", self.obs_normalizer), ("reward", self.reward_normalizer)):
+            saved = state[f"{what}_normalizer"]
+            if (saved is None) != (normalizer is None):
+                had = "false" if saved is None else "true"
+                raise CheckpointError(f"The checkpoint was trained with env.normalize_{what}={had}: leave it so.")
+            if normalizer is not None:
+                normalizer.load_state_dict(saved)
 
 
 def batch_map(fn: Any, batch: Batch) -> Batch:

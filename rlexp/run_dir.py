@@ -15,6 +15,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import socket
 import time
 import uuid
@@ -40,6 +41,8 @@ State = Literal["running", "completed", "interrupted", "failed", "killed"]
 
 CONFIG, RUN, STATUS, METRICS, SUMMARY = "config.yaml", "run.json", "status.json", "metrics.jsonl", "summary.json"
 CHECKPOINTS, LOCK = "checkpoints", ".lock"
+WRITTEN_FOLDERS = (CHECKPOINTS, "tensorboard", "wandb", "videos")
+_RUN_ID = re.compile(r"[0-9a-f]{12}")
 _LOCK_TRIES = 20  # 50 ms apart: another process that only looks whether the run is alive holds the lock for an instant
 
 
@@ -50,7 +53,7 @@ class RunDir:
         self.path = path
         self.config = config
         self.info = info  # run.json
-        self.checkpoints = CheckpointStore(path / CHECKPOINTS)
+        self.checkpoints = CheckpointStore(path / CHECKPOINTS, info.get("run_id"))
         self._lock: int | None = None  # file descriptor
         self._metrics = MetricsFile(path / METRICS)
 
@@ -91,6 +94,7 @@ class RunDir:
                 "resumes": [],
                 **provenance(),
             }
+            run.checkpoints.owner = run.info["run_id"]
             with _accessing(path):
                 files.write_atomic(path / CONFIG, text)
                 run.set_status("running")
@@ -120,6 +124,9 @@ class RunDir:
                 f"{path / RUN} has format {info.get('format_version')!r}, and this rlexp reads {FORMAT_VERSION}. "
                 "Use the rlexp version that wrote it."
             )
+        right = isinstance(info.get("decisions"), dict) and isinstance(info.get("resumes"), list)
+        if not right or not _RUN_ID.fullmatch(str(info.get("run_id"))):
+            raise RunError(f"{path / RUN} does not hold what rlexp writes. Restore it from a copy of the run.")
         try:
             data = files.read_bounded(path / CONFIG, files.MAX_CONFIG_BYTES)
             if _sha256(data) not in (info.get("config_sha256"), info.get("next_config_sha256")):
@@ -142,6 +149,12 @@ class RunDir:
     def lock(self) -> Self:
         """Become the writer of this run until ``close`` (or the end of the process, however it ends)."""
         if self._lock is None:
+            for name in WRITTEN_FOLDERS:
+                if os.path.islink(self.path / name):
+                    raise RunError(
+                        f"{self.path / name} is a symbolic link: a run from elsewhere could have its results written "
+                        "over something of yours. Put a folder there, or link the whole run."
+                    )
             with _accessing(self.path / LOCK):
                 descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
             try:
@@ -317,6 +330,12 @@ class RunDir:
         self._require_lock()
         with _accessing(self.path / CHECKPOINTS):
             return self.checkpoints.go_on_from(which)
+
+    def mark_best(self, path: Path) -> None:
+        """Let ``best`` point at this checkpoint."""
+        self._require_lock()
+        with _accessing(self.path / CHECKPOINTS):
+            self.checkpoints.mark_best(path)
 
 
 _LOCKED: weakref.WeakSet[RunDir] = weakref.WeakSet()

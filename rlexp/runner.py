@@ -19,9 +19,9 @@ import torch
 
 from rlexp.algos.base import Algorithm
 from rlexp.buffers import ReplayBuffer, RolloutBuffer
-from rlexp.buffers.memory import gigabytes
+from rlexp.buffers.memory import check_fits, gigabytes
 from rlexp.callbacks import Callback
-from rlexp.compat import check_compatible, check_kinds
+from rlexp.compat import check_compatible, check_kinds, check_networks
 from rlexp.compiling import compiler_problem
 from rlexp.config.check import build, check_config
 from rlexp.config.component import registered_name
@@ -36,7 +36,9 @@ from rlexp.recorder import Recorder
 from rlexp.run_dir import RunDir
 from rlexp.trainers.base import Interrupted, Trainer, Workspace
 
-MISFITS = (KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError)  # of a state for other networks
+# What restoring a state of other networks, spaces or environments (or a stranger's state of anything) can raise.
+MISFITS = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, AttributeError, AssertionError, MemoryError)
+MAX_THREADS = 1024  # of a loaded run: OpenMP ends the process if it cannot start them
 LARGE_NETWORK = 50_000  # parameters; below that one thread is faster than several
 COMPILE_PAYS_AFTER = {"small": 25_000, "large": 8_000}  # planned updates, by network; it costs what so many save
 
@@ -111,7 +113,7 @@ class Runner:
             data = self._load_dataset(console)
             self._check_memory()
             self._setup_algo()
-            self._apply_decisions(run_dir.info["decisions"], console)
+            self._apply_decisions(self._saved_decisions(run_dir), console)
             return self._run(run_dir, console, data, resumed=True, changed=changed, command=command)
 
     # ---- inside
@@ -137,6 +139,11 @@ class Runner:
     def _check_memory(self) -> None:
         if isinstance(self.buffer, ReplayBuffer) and self.trainer.loop != "offline":
             self.buffer.check_memory(self.spec, self.env.num_envs)
+        each = ReplayBuffer().bytes_per_transition(self.spec)
+        if steps := getattr(self.trainer, "rollout_steps", 0):  # each row is a tensor of its own, too
+            check_fits(steps * (self.env.num_envs * each + 1000), f"trainer.rollout_steps={steps}")
+        if rows := getattr(self.trainer, "batch_size", 0):
+            check_fits(2 * rows * each, f"trainer.batch_size={rows}")
 
     def _say_memory(self, console: Console) -> None:
         if isinstance(self.buffer, ReplayBuffer) and self.trainer.loop != "offline":
@@ -144,6 +151,8 @@ class Runner:
             console.note(f"Replay memory: {count:,} transitions of {each} bytes, {gigabytes(each * count)} when full.")
 
     def _setup_algo(self) -> None:
+        if self.device.type == "cpu":
+            check_networks(self.algo, self.spec, self.model)
         autocast = torch.bfloat16 if self.config["precision"] == "bfloat16" else None
         self.algo.setup(self.spec, self.model, device=self.device, seed=self.seed, autocast=autocast)
 
@@ -161,6 +170,13 @@ class Runner:
             threads = (os.cpu_count() or 1) if size == "large" else 1
         decisions = {"compile": compiled, "threads": threads}
         self._apply_decisions(decisions, console)
+        return decisions
+
+    def _saved_decisions(self, run_dir: RunDir) -> dict[str, Any]:
+        decisions = run_dir.info["decisions"]
+        compiled, threads = decisions.get("compile"), decisions.get("threads")
+        if not isinstance(compiled, bool) or type(threads) is not int or not 1 <= threads <= MAX_THREADS:
+            raise RunError(f"The decisions in {run_dir.path / 'run.json'} are damaged. Restore it from a copy of the run.")
         return decisions
 
     def _apply_decisions(self, decisions: dict[str, Any], console: Console) -> None:
@@ -245,6 +261,11 @@ class Runner:
     def _restore(self, run_dir: RunDir, trainer: Trainer, info: RunInfo, resumed: bool, changed: bool) -> None:
         checkpoint = run_dir.go_on_from("last") if resumed else None
         if checkpoint is None:
+            if resumed and run_dir.state() in ("completed", "interrupted"):
+                raise RunError(
+                    f"{run_dir.path} was {run_dir.state()}, but its checkpoints are gone, so there is nothing to go on "
+                    "from. Put the folder checkpoints back."
+                )
             if resumed:
                 info.skip_rows = run_dir.high_water
                 run_dir.truncate(0)
@@ -257,6 +278,8 @@ class Runner:
                 f"The checkpoint {checkpoint.path} does not fit the config of the run ({_short(error)}). "
                 "Resume without the overrides that change networks, spaces or the loop."
             ) from error
+        if trainer.at_best:
+            run_dir.mark_best(checkpoint.path)  # a kill may have come before the link moved
         if changed:
             trainer.stop_reason = None  # a larger budget or another threshold decides anew
         info.skip_rows = run_dir.high_water
@@ -301,7 +324,8 @@ def resolve_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.Generator(device)  # what has no random numbers, such as meta, cannot train
+    except (RuntimeError, AssertionError, ImportError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ConfigError(f"device={name} cannot be used here: {reason}. Use device=auto or device=cpu.") from error
     return device

@@ -142,9 +142,13 @@ class Algorithm(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore in place, so that graphs and optimizers keep pointing at the same tensors."""
         self.updates = int(state["updates"])
+        if self.updates < 0:
+            raise ValueError(f"it counts {self.updates} updates")
         self.generator.set_state(state["generator"].cpu())
         for name, part in self.parts().items():
             if isinstance(part, Tensor):
+                if state[name].shape != part.shape:  # copy_ would spread a smaller one over all
+                    raise ValueError(f"{name} has shape {tuple(state[name].shape)} instead of {tuple(part.shape)}")
                 with torch.no_grad():
                     part.copy_(state[name])
             else:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from rlexp.errors import ConfigError
+
 _HEADROOM = 0.9  # networks, environments and the interpreter need the rest
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -18,6 +20,15 @@ def available_memory() -> int | None:
 def gigabytes(size: int) -> str:
     """``size`` bytes for a message."""
     return f"{size / 1e9:.3g} GB"
+
+
+def check_fits(size: int, what: str) -> None:
+    """Refuse ``what`` if it takes more bytes than there are, before anything is allocated."""
+    free = available_memory()
+    if free is not None and size > free:
+        raise ConfigError(
+            f"{what} needs {gigabytes(size)}, but only {gigabytes(free)} of memory can be used. Choose a smaller one."
+        )
 
 
 def _system_memory() -> int | None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 Columns = Mapping[str, tuple[tuple[int, ...], str]]  # name -> (shape of one row, dtype)
 
 TERMINATED, TRUNCATED = 1, 2  # flags of a transition; 0: the episode went on
+MAX_N_STEP = 10_000  # a batch costs as many passes over it
 _BOOKKEEPING = 4 + 1 + 8  # bytes of reward, flag and number of the end
 
 
@@ -114,6 +115,8 @@ class ReplayBuffer(RingState):
         self, spec: EnvSpec, num_envs: int, extras: Columns | None = None, capacity: int | None = None
     ) -> None:
         """Refuse what does not fit into memory, before anything is allocated."""
+        if self.n_step > MAX_N_STEP:
+            raise ConfigError(f"buffer.n_step must be at most {MAX_N_STEP}, not {self.n_step}.")
         wanted = capacity or self.capacity
         if wanted < num_envs:
             raise ConfigError(
@@ -140,8 +143,7 @@ class ReplayBuffer(RingState):
 
         Where they are not the ones the buffer expects, the episode could not be continued and is cut.
         """
-        if self._missing:
-            raise CheckpointError(f"The checkpoint lacks {self._missing} rows of the replay buffer. Use an older one.")
+        self._require_all_rows()
         given = [leaf.astype(rows.dtype) for leaf, rows in zip(self._leaves(obs), self._obs_rows)]
         if not self._rows:
             for rows, leaf in zip(self._obs_rows, given):
@@ -152,6 +154,10 @@ class ReplayBuffer(RingState):
             differs |= (_row_bytes(rows[self._cursor]) != _row_bytes(leaf)).any(1)
         for env in np.flatnonzero(differs):
             self._cut(int(env), [leaf[env] for leaf in given])
+
+    def _require_all_rows(self) -> None:
+        if self._missing:
+            raise CheckpointError(f"The checkpoint lacks {self._missing} rows of the replay buffer. Use an older one.")
 
     def add(
         self,
@@ -312,6 +318,7 @@ class ReplayBuffer(RingState):
 
         The running episode of each environment counts as truncated at the newest row.
         """
+        self._require_all_rows()
         rows = np.arange(self.oldest_row, self._rows) % self._ring
         index = rows * self._num_envs + np.arange(self._num_envs)[:, None]  # [N, rows]
         newest = np.zeros_like(index, bool)

@@ -18,12 +18,13 @@ from omegaconf.errors import OmegaConfBaseException
 from rlexp.config.component import accepts_any_keyword, range_problems, schema_of
 from rlexp.config.messages import complaint
 from rlexp.config.messages import suggest as suggest
-from rlexp.config.trust import EVERYTHING, Trust, check_env, locate
+from rlexp.config.trust import EVERYTHING, Trust, check_env, locate, require_component
 from rlexp.errors import ConfigError, UntrustedError
 from rlexp.schedules import Schedule
 
 GROUPS = ("algo", "model", "buffer", "env", "dataset", "trainer")  # each one node of the config
 OPTIONAL_GROUPS = ("dataset",)
+HYDRA_KEYS = {"_args_", "_partial_", "_recursive_", "_convert_"}  # would change what instantiate() does with a node
 
 
 @dataclass
@@ -69,9 +70,10 @@ def check_config(config: dict[str, Any], trust: Trust = EVERYTHING) -> dict[str,
     check_env(checked["env"], trust)
     for index, callback in enumerate(checked["trainer"].get("callbacks") or []):
         check_node(f"trainer.callbacks[{index}]", callback, trust)
-    checked["logger"] = {
-        name: to_plain(check_node(f"logger.{name}", node, trust)) for name, node in (config.get("logger") or {}).items()
-    }
+    loggers = config.get("logger") or {}
+    if not isinstance(loggers, dict):
+        raise ConfigError(f"logger must be settings by name, not {loggers!r}: choose with logger=[…] (see: rlexp list).")
+    checked["logger"] = {name: to_plain(check_node(f"logger.{name}", node, trust)) for name, node in loggers.items()}
     return checked
 
 
@@ -81,14 +83,17 @@ def check_node(where: str, node: Any, trust: Trust) -> DictConfig:
         how = f"choose one with {where}=…" if where in GROUPS else "write {_target_: package.Class, …}"
         raise ConfigError(f"{where} must be a component, not {node!r}: {how} (see: rlexp list).")
     cls = locate(node["_target_"], where, trust)
+    if trust.packages is not None:
+        require_component(cls, where)
     try:
         schema = schema_of(cls)
     except (TypeError, ValueError, NameError) as error:
         raise ConfigError(f"{where}: the arguments of {cls.__qualname__} cannot be read: {error}.") from error
     known = [f.name for f in fields(schema)]
     settings = {key: value for key, value in node.items() if key not in known}
-    if settings and not accepts_any_keyword(cls):
-        key = next(iter(settings))
+    reserved = HYDRA_KEYS.intersection(settings)
+    if settings and (reserved or not accepts_any_keyword(cls)):
+        key = next(iter(reserved or settings))
         names = [name for name in known if not name.startswith("_")]
         raise ConfigError(f"{where}.{key}: {cls.__name__} has no such setting.{suggest(str(key), names)}")
     merged = _merge(where, schema, {key: value for key, value in node.items() if key in known and key != "_target_"})

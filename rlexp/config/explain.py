@@ -31,9 +31,11 @@ def explain(
         return _unreadable(str(error.override), text)
     if found := re.search(r"Could not override '([^']+)'", text):
         key = found[1].split("@")[0]
-        rest = [each for each in overrides if each.lstrip("+~").split("=")[0].split("@")[0] != key]
+        same = [i for i, each in enumerate(overrides) if each.lstrip("+~").split("=")[0].split("@")[0] == key]
+        rest = [each for i, each in enumerate(overrides) if i not in same[-1:]]  # algo=crr algo={betta: 3}: the latter
         below = getattr(inner, "full_key", None) or key  # of what the override holds, where that is a dict
-        return _unknown_key(str(below) if str(below).startswith(key) else key, rest, compose)
+        node = getattr(inner, "parent_node", None)
+        return _unknown_key(str(below) if str(below).startswith(key) else key, rest, compose, node)
     if found := re.search(r"Could not append to config. An item is already at '([^']+)'", text):
         return ConfigError(f"+{found[1]} exists already; leave out the plus: {found[1]}=…")
     if found := re.match(r"Ambiguous value for argument '(.+)'", text):
@@ -41,8 +43,6 @@ def explain(
         return ConfigError(f"{found[1]} asks for several runs: add --multirun. One list is written {key}=[{value}].")
     if "Config group override must be" in text:
         return ConfigError("A group takes the name of one of its choices, e.g. env=cartpole (see: rlexp list).")
-    if found := re.match(r"Override (\S+) looks like a config group override", text):
-        return ConfigError(f"{found[1]}: there is no such group (see: rlexp list).")
     if isinstance(inner, AssertionError) and "Unexpected type for root" in str(inner):
         key = next((each.split("=")[0] for each in overrides if ".schedules." in each), "algo.schedules.NAME.end")
         whole = f"{key.rsplit('.', 1)[0]}={{shape:linear,end:0}}"
@@ -73,11 +73,13 @@ def _unreadable(override: str, text: str) -> ConfigError:
     )
 
 
-def _unknown_key(key: str, rest: Sequence[str], compose: Compose) -> ConfigError:
+def _unknown_key(key: str, rest: Sequence[str], compose: Compose, parent_node: Any) -> ConfigError:
     """Compose without the offending override and see how far down the config its key leads."""
     try:
         node: Any = compose(rest)
-    except Exception:
+    except Exception:  # of a sweep, for one, only a single job is at fault
+        if isinstance(parent_node, DictConfig):
+            return _no_such_setting(key, key.split(".")[-1], parent_node)
         return ConfigError(f"{key}: no such setting.")
     parts = key.split(".")
     for depth, name in enumerate(parts):

@@ -44,4 +44,4 @@ NonNegative = Annotated[float, Range(0)]
 Fraction = Annotated[float, Range(0, 1)]
 Count = Annotated[int, Range(1)]
 Natural = Annotated[int, Range(0)]
-Size = Annotated[int, Range(1), Static()]
+Size = Annotated[int, Range(1, 2**31 - 1), Static()]  # no array has a longer axis

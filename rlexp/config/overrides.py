@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from rlexp.config.check import suggest
+from rlexp.config.messages import suggest
 from rlexp.errors import ConfigError
 
 
@@ -20,6 +20,8 @@ def parse_override(text: str) -> tuple[str, Any, bool]:
         override: Override = OverridesParser.create().parse_override(text)
         value = override.value()
     except HydraException as error:
+        if "=" not in text:
+            raise ConfigError(f"{text!r} is not of the form key=value.") from error
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{text!r} cannot be read as key=value: {reason}.") from error
     if override.is_delete() or override.is_sweep_override():

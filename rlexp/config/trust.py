@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from types import ModuleType
 from typing import Any
 
+from rlexp.config.component import REGISTRY, target_of
 from rlexp.errors import ConfigError, UntrustedError
 
 PLUGIN_VARIABLE = "RLEXP_PLUGINS"  # comma-separated packages, imported before composing and trusted
@@ -35,10 +38,10 @@ class Trust:
     def require(self, package: str, what: str) -> None:
         """Refuse ``what`` unless its package is trusted."""
         if not self.allows(package):
-            raise UntrustedError(
-                f"{what} would run code of the package {package!r}, which is not trusted. "
-                f"If you trust it, add trust=[{package}] to the command (in Python: trust=[{package!r}])."
-            )
+            advice = f"If you trust it, add trust=[{package}] to the command (in Python: trust=[{package!r}])."
+            if package in sys.stdlib_module_names:  # nobody's component lies there
+                advice = "Only components of rlexp and of packages that you name with trust=[…] may stand there."
+            raise UntrustedError(f"{what} would run code of the package {package!r}, which is not trusted. {advice}")
 
 
 EVERYTHING = Trust(None)
@@ -74,7 +77,7 @@ def locate(target: Any, where: str, trust: Trust) -> type:
         raise ConfigError(f"{where}._target_ must be the dotted path of a class, not {target!r}.")
     root, *_ = target.split(".")
     trust.require(root, f"{where}._target_={target}")
-    found = _import(target, where)
+    found = _import(target, where, trust)
     if not isinstance(found, type):
         raise ConfigError(f"{where}._target_={target} is not a class.")
     trust.require(
@@ -83,8 +86,19 @@ def locate(target: Any, where: str, trust: Trust) -> type:
     return found
 
 
-def _import(target: str, where: str) -> Any:
-    """Import the longest module prefix of a dotted path, then walk its attributes."""
+def require_component(cls: type, where: str) -> None:
+    """Of rlexp's own classes a loaded config may name the components that can stand at ``where``, and no others."""
+    if cls.__module__.split(".")[0] != "rlexp":
+        return
+    from rlexp.callbacks import Callback
+
+    known = REGISTRY.get(where.split(".")[0], {}).values()
+    if not (issubclass(cls, Callback) if where.startswith("trainer.callbacks[") else cls in known):
+        raise UntrustedError(f"{where}._target_={target_of(cls)} is not a component that can stand there (rlexp list).")
+
+
+def _import(target: str, where: str, trust: Trust) -> Any:
+    """Import the longest module prefix of a dotted path, then walk its attributes, never into an untrusted module."""
     parts = target.split(".")
     for length in range(len(parts), 0, -1):
         module_name = ".".join(parts[:length])
@@ -100,6 +114,8 @@ def _import(target: str, where: str) -> Any:
         except Exception as error:
             raise ConfigError(f"{where}._target_={target}: importing {module_name} failed: {error!r}.") from error
         for part in parts[length:]:
+            if isinstance(found, ModuleType):
+                trust.require(found.__name__.split(".")[0], f"{where}._target_={target}, which leads out of {parts[0]},")
             if not hasattr(found, part):
                 raise ConfigError(f"{where}._target_={target}: {module_name} has no {'.'.join(parts[length:])!r}.")
             found = getattr(found, part)
@@ -121,5 +137,5 @@ def check_env(env: dict[str, Any], trust: Trust) -> None:
     for index, wrapper in enumerate(wrappers):
         where = f"env.wrappers[{index}]"
         found = locate(wrapper.get("_target_") if isinstance(wrapper, dict) else None, where, env_trust)
-        if found.__name__ in WRITING_WRAPPERS:
+        if any(base.__name__ in WRITING_WRAPPERS for base in found.__mro__):
             raise UntrustedError(f"{where}: {found.__name__} writes files where the loaded config says; remove it.")

@@ -71,7 +71,11 @@ class RandomDataset:
         return data
 
     def _collect(self, env: GymEnv) -> Transitions:
+        from rlexp.buffers import ReplayBuffer  # here, because buffers bring torch
+        from rlexp.buffers.memory import check_fits
+
         spec = env.spec()
+        check_fits(2 * self.size * ReplayBuffer().bytes_per_transition(spec), f"dataset.size={self.size}")
         action = random_actions(spec.action, self.size, numpy_generator(self.seed, "dataset", "action"))
         leaves = spec.obs.leaves
         obs = {name: np.empty((self.size, *leaf.shape), leaf.dtype) for name, leaf in leaves.items()}

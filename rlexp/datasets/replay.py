@@ -13,7 +13,7 @@ from rlexp.config.component import component
 from rlexp.datasets.files import read_npz, save_npz
 from rlexp.datasets.random import cache_directory
 from rlexp.datasets.transitions import Transitions
-from rlexp.errors import ConfigError, DataError
+from rlexp.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from rlexp.envs.gym_env import GymEnv
@@ -62,8 +62,12 @@ class ReplayDataset:
         self.report(f"The dataset is kept as {path}.")
 
     def _config(self) -> dict[str, Any]:
-        from rlexp.config.compose import compose
+        from rlexp.config.compose import choices, compose
+        from rlexp.config.messages import suggest
 
+        # A name only: Hydra would follow a path to a file anywhere, and this may come out of a stranger's config.
+        if self.zoo not in (presets := choices("zoo")):
+            raise ConfigError(f"dataset.zoo={self.zoo!r} is not a preset.{suggest(str(self.zoo), presets)}")
         return compose([f"zoo={self.zoo}", f"seed={self.seed}", "name=dataset"])
 
     def _cache_path(self) -> Path:
@@ -81,12 +85,16 @@ def read_memory(path: Path) -> Transitions:
     from rlexp.trainers.replay import Replay
 
     loaded = load(path, trust=trusting())
-    runner, state = loaded.runner, loaded.checkpoint.tree["loop"]
+    runner = loaded.runner
     if not isinstance(runner.trainer, Replay) or not isinstance(runner.buffer, ReplayBuffer):
         raise DataError(f"{path} has no replay memory: it was trained in the {runner.trainer.loop} loop.")
     policy = runner.policy()
     runner.buffer.build(runner.spec, runner.env.num_envs, float(runner.algo.gamma), runner.seed)
-    runner.buffer.load_state_dict(state["buffer"])
+    loop = loaded.checkpoint.tree.get("loop")
+    state = loop.get("buffer") if isinstance(loop, dict) else None
+    if not isinstance(state, dict):
+        raise CheckpointError(f"The checkpoint {loaded.checkpoint.path} holds no replay memory. Use that of a run.")
+    runner.buffer.load_state_dict(state)
     for name, rows in loaded.checkpoint.segments.items():
         runner.buffer.load_rows(int(name.split("-")[1]), rows())
     data = runner.buffer.transitions()

@@ -22,7 +22,10 @@ from rlexp.envs.locate import find_registration, locate_wrapper, missing_package
 from rlexp.envs.spec import EnvSpec, spec_of
 from rlexp.envs.subproc import SubprocVecEnv
 from rlexp.envs.vector import SyncVecEnv, VecEnv
-from rlexp.errors import EnvError
+from rlexp.errors import ConfigError, EnvError
+
+
+MAX_ENVS = 65_536  # each is an object with a simulator behind it: more is a mistake, or an attack on the memory
 
 
 class Vectorization(Enum):
@@ -52,6 +55,8 @@ class GymEnv:
 
     def __post_init__(self) -> None:
         self.vectorization = Vectorization(self.vectorization)  # Python code may give its name
+        if self.num_envs > MAX_ENVS:
+            raise ConfigError(f"env.num_envs must be at most {MAX_ENVS}, not {self.num_envs}.")
 
     def make(self, render_mode: str | None = None) -> gym.Env:
         """One environment with its time limit and wrappers, as Gymnasium gives it."""
@@ -134,8 +139,13 @@ class _Recipe:
 
 def _wrap(env: gym.Env, entry: Any) -> gym.Env:
     target, arguments = wrapper_parts(entry)
+    wrapper = locate_wrapper(target)
+    for name, parameter in inspect.signature(wrapper).parameters.items():
+        given = arguments.get(name)
+        if given is not None and "Callable" in str(parameter.annotation) and not callable(given):
+            raise EnvError(f"The wrapper {target} needs a function as {name}, which a config cannot give: {given!r}.")
     try:
-        return locate_wrapper(target)(env, **copy.deepcopy(arguments))
+        return wrapper(env, **copy.deepcopy(arguments))
     except EnvError:
         raise
     except Exception as error:

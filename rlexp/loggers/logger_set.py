@@ -82,9 +82,12 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of metrics.jsonl, up to a line that a crash has left half-written."""
     if not path.exists():
         return
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for line in lines:
             try:
-                yield json.loads(line)
-            except ValueError:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
                 return
+            if not isinstance(row, dict):
+                return
+            yield row

@@ -260,6 +260,11 @@ class Trainer(ABC):
         for callback in self.work.callbacks:
             callback.on_eval(self, evaluation)
 
+    @property
+    def at_best(self) -> bool:
+        """Whether the evaluation of this very state is the best so far."""
+        return self.evals_since_best == 0 and self.last_eval_clock == self.clock
+
     def _decide_early_stop(self, evaluation: Evaluation) -> None:
         if self.stop_return is not None and evaluation.return_mean >= self.stop_return:
             self.stop("stop_return")
@@ -307,7 +312,7 @@ class Trainer(ABC):
 
     def load_state_dict(self, state: dict[str, Any], segments: dict[str, Any]) -> None:
         """Restore a run to where :meth:`state_dict` was taken."""
-        progress = state["progress"]
+        progress = _checked_progress(state["progress"])
         self.env_steps, self.updates = progress["env_steps"], progress["updates"]
         self.seconds_before = progress["seconds"]
         self.episodes.extend((ret, length) for ret, length in progress["episodes"])
@@ -319,3 +324,19 @@ class Trainer(ABC):
         self.load_loop_state(state["loop"], segments)
         for callback, saved in zip(self.work.callbacks, state["callbacks"], strict=True):
             callback.load_state_dict(saved)
+
+
+def _checked_progress(progress: dict[str, Any]) -> dict[str, Any]:
+    """The counters and results of a checkpoint, which may be a stranger's; ValueError if they cannot be any."""
+    evals = [progress[name] for name in ("last_eval", "best_eval") if progress[name] is not None]
+    numbers = [progress["seconds"], *progress["metrics"].values(), *(value for each in evals for value in each.values())]
+    episodes = [number for episode in progress["episodes"] for number in episode]
+    counters = [progress[name] for name in ("env_steps", "updates", "rows", "evals_since_best")]
+    counters.append(progress["last_eval_clock"] + 1)  # -1: never
+    if not all(type(number) in (int, float) for number in numbers + episodes) or not progress["seconds"] >= 0:
+        raise ValueError("progress holds something that is not a number")
+    if not all(type(counter) is int and 0 <= counter < 2**62 for counter in counters):
+        raise ValueError("progress holds a counter that cannot be")
+    if any("return_mean" not in each for each in evals) or not isinstance(progress["stop_reason"], str | None):
+        raise ValueError("progress holds an evaluation without a return, or no reason to stop")
+    return progress

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from typing import Any
 
@@ -12,8 +11,7 @@ from torch import Tensor
 
 from rlexp.algos.base import MIXED, OFFLINE, ON_POLICY, REPLAY, Algorithm, OnPolicyAlgorithm
 from rlexp.buffers import RolloutBuffer
-from rlexp.config.check import check_config
-from rlexp.config.component import REGISTRY
+from rlexp.config.component import REGISTRY, schedulable
 from rlexp.config.compose import choices, compose, register
 from rlexp.config.overrides import apply_overrides
 from rlexp.datasets.random import random_actions
@@ -29,11 +27,9 @@ CPU = torch.device("cpu")
 ALGOS = sorted(choices("algo"))
 LOOPS = (ON_POLICY, REPLAY, OFFLINE, MIXED)
 KINDS = ("discrete", "continuous", "multi_discrete", "multi_binary")
-GAMMA = 0.9
 SMALL = {"minibatch_size": 10, "epochs": 2, "target_interval": 3}  # for the algorithms that have such a field
-# What the bounds of a loop are called; every interval is even, so that two environments meet it exactly.
 QUIET = ["compile=false", "threads=1", "progress=none", "device=cpu", "model.hidden=[16]"]
-INTERVALS = ["trainer.log_interval=20", "trainer.eval_interval=80", "trainer.checkpoint_interval=40"]
+INTERVALS = ["trainer.log_interval=20", "trainer.eval_interval=60", "trainer.checkpoint_interval=40"]
 
 
 @functools.cache
@@ -51,34 +47,35 @@ LOOP_CASES = [(name, loop) for name in ALGOS for loop in LOOPS if loop in algori
 KIND_CASES = [(name, kind) for name in ALGOS for kind in kinds_of(name)]
 
 
-def small_overrides(name: str, loop: str | None = None, kind: str | None = None, obs: str = "vector") -> list[str]:
+def small_overrides(name: str, loop: str | None = None) -> list[str]:
     """A tiny run of an algorithm (in its own loop, if none is named) on the counting environment."""
     cls = algorithm(name)
     loop = loop or next(each for each in LOOPS if each in cls.loops)
-    kwargs = f"{{length: 5, stagger: 3, end: mixed, action: {kind or kinds_of(name)[0]}, obs: {obs}}}"
+    kwargs = f"{{length: 5, stagger: 3, end: mixed, action: {kinds_of(name)[0]}, obs: vector}}"
     given = [f"algo={name}", f"trainer={loop}", "env=gym", f"env.id={COUNTING}", f"+env.kwargs={kwargs}"]
     given += ["env.num_envs=2", "trainer.eval_episodes=2", *QUIET, *INTERVALS]
     given += [f"algo.{key}={value}" for key, value in SMALL.items() if key in cls.__dataclass_fields__]
-    given += ["trainer.total_updates=160" if loop == OFFLINE else "trainer.total_steps=160"]
+    given += ["trainer.total_updates=120" if loop == OFFLINE else "trainer.total_steps=120"]
     if loop == ON_POLICY:
-        return [*given, "buffer=rollout", "trainer.rollout_steps=20"]
-    given += ["buffer=replay", "buffer.capacity=100", "trainer.batch_size=8"]
+        return [*given, "buffer=rollout", "trainer.rollout_steps=10"]
+    given += ["buffer=replay", "buffer.capacity=70", "trainer.batch_size=8"]
     if loop in (REPLAY, MIXED):
-        given += ["trainer.learning_starts=20"]
+        given += ["trainer.learning_starts=20", "trainer.train_frequency=2"]
     return given + (["dataset=random", "dataset.size=100"] if loop in (OFFLINE, MIXED) else [])
 
 
 @functools.cache
-def _composed(*overrides: str) -> dict[str, Any]:
-    return compose(list(overrides))
+def _composed(name: str, loop: str | None) -> dict[str, Any]:
+    return compose(small_overrides(name, loop))
 
 
 def small_config(
     name: str, loop: str | None = None, kind: str | None = None, obs: str = "vector", changes: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """The checked config of :func:`small_overrides`; composing takes most of a small test's time, so it is cached."""
-    base = copy.deepcopy(_composed(*small_overrides(name, loop, kind, obs)))
-    return check_config(apply_overrides(base, changes)) if changes else base
+    """The config of :func:`small_overrides`, with other spaces and settings; composing is slow, so it is cached."""
+    config = apply_overrides(_composed(name, loop), changes)  # a copy
+    config["env"]["kwargs"] |= {"action": kind or kinds_of(name)[0], "obs": obs}
+    return config
 
 
 def small_runner(name: str, *changes: str, kind: str | None = None, obs: str = "vector") -> Runner:
@@ -95,6 +92,14 @@ def small_algo(
     if compiled:
         runner.algo.compile_phases()
     return runner.algo
+
+
+def other_value(name: str, field: str) -> float:
+    """A value for a numeric field that differs from its default."""
+    default = algorithm(name).__dataclass_fields__[field].default
+    if schedulable(algorithm(name))[field] is int:
+        return 2 if default != 2 else 3
+    return default / 2 or 0.25
 
 
 # ---- random data

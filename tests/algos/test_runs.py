@@ -72,7 +72,7 @@ def test_a_run_says_what_it_did(name: str, loop: str, finished: Run) -> None:
     path = finished(name, loop)
     summary = json.loads((path / "summary.json").read_text())
     assert (summary["algo"], summary["seed"], summary["stop_reason"]) == (name, 0, "budget")
-    assert (summary["updates"] if loop == OFFLINE else summary["env_steps"]) == 160
+    assert (summary["updates"] if loop == OFFLINE else summary["env_steps"]) == 120
     assert summary["updates"] > 0
     assert summary["eval"]["episodes"] == 2
     logged = [row for row in rows(path) if "eval/return_mean" not in row]
@@ -117,7 +117,7 @@ def stop(trainer: Trainer, clock: int, how: str) -> None:
         trainer.learn = learn_and_crash  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize(("how", "error", "clock"), [("signal", Interrupted, 50), ("crash", RuntimeError, 110)])
+@pytest.mark.parametrize(("how", "error", "clock"), [("signal", Interrupted, 50), ("crash", RuntimeError, 90)])
 @pytest.mark.parametrize(("name", "loop"), LOOP_CASES)
 def test_a_stopped_run_resumes_to_the_numbers_of_an_uninterrupted_one(
     name: str, loop: str, how: str, error: type[BaseException], clock: int, finished: Run, tmp_path: Path
@@ -141,8 +141,8 @@ def test_a_run_extended_by_a_larger_budget_equals_one_that_had_it_from_the_start
     scheduled = [field for field, schedule in run_config(name, loop)["algo"]["schedules"].items() if schedule]
     changes = [f"algo.schedules.{field}=null" for field in scheduled]
     budget = "trainer.total_updates" if loop == OFFLINE else "trainer.total_steps"
-    Runner(run_config(name, loop, *changes, f"{budget}=80")).train(tmp_path / "run")
-    summary = resume_run(tmp_path / "run", [f"{budget}=160"], trust=EVERYTHING)
+    Runner(run_config(name, loop, *changes, f"{budget}=60")).train(tmp_path / "run")
+    summary = resume_run(tmp_path / "run", [f"{budget}=120"], trust=EVERYTHING)
     assert (summary["status"], summary["stop_reason"]) == ("completed", "budget")
     assert_same_run(tmp_path / "run", finished(name, loop, *changes))
 

@@ -172,44 +172,8 @@ def test_the_offline_loop_does_just_its_updates_and_no_step(seen: Watch, tmp_pat
 # ---- rows, evaluations, checkpoints
 
 
-class Listener(Callback):
-    """Writes down every hook; keeps the count of its calls in the checkpoint."""
-
-    def __init__(self, stop_at: int = -1, signal_at: int = -1) -> None:
-        self.stop_at, self.signal_at = stop_at, signal_at
-        self.calls: list[tuple[str, Any]] = []
-        self.count = 0
-
-    def on_start(self, trainer: Trainer) -> None:
-        self.calls.append(("start", (trainer.clock, self.count)))
-
-    def on_step(self, trainer: Trainer) -> None:
-        self.count += 1
-        self.calls.append(("step", trainer.clock))
-        if self.count == self.stop_at:
-            trainer.stop("enough")
-        if self.count == self.signal_at:
-            trainer.work.signal_number = 15
-
-    def on_eval(self, trainer: Trainer, evaluation: Any) -> None:
-        self.calls.append(("eval", (trainer.clock, evaluation.return_mean)))
-
-    def on_checkpoint(self, trainer: Trainer, path: Path) -> None:
-        self.calls.append(("checkpoint", path.name))
-
-    def on_end(self, trainer: Trainer) -> None:
-        self.calls.append(("end", trainer.clock))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"count": self.count, "array": np.arange(self.count)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        assert state["array"].tolist() == list(range(state["count"]))
-        self.count = state["count"]
-
-
 def listening(config: dict[str, Any], **arguments: int) -> dict[str, Any]:
-    config["trainer"]["callbacks"] = [{"_target_": f"{HERE}.Listener", **arguments}]
+    config["trainer"]["callbacks"] = [{"_target_": "tests.trainers.recording.Listener", **arguments}]
     return config
 
 

@@ -1,0 +1,141 @@
+"""``rlexp bench scaling``: rates against the number of environments, the fill of the buffer, the size of the ensemble."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlexp.bench import report
+from rlexp.bench.contest import BenchError, Entry, alternate, contestants
+from rlexp.bench.workloads import Workload, config_of
+from rlexp.config.check import suggest
+from rlexp.errors import ConfigError
+
+RLEXP = "rlexp.bench.contestants:run_rlexp"
+ENVS = "rlexp.bench.contestants:run_envs"
+SAMPLING = "rlexp.bench.contestants:run_sampling"
+ROLLOUT = 2048  # transitions of a PPO iteration, however many environments collect them
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One thing that grows, and the curves measured against it."""
+
+    title: str
+    label: str
+    points: tuple[int, ...]
+    curves: dict[str, Callable[[int], Entry]]  # title of a curve -> what runs at a point
+    unit: str  # what the curves count in a second
+
+
+def _loop(name: str, overrides: Sequence[str], unit: str = "steps", **more: Any) -> Entry:
+    config = config_of(Workload(name, name, tuple(overrides)))
+    return Entry(name, RLEXP, {"config": config, "unit": unit, **more})
+
+
+def _ppo_overrides(count: int) -> list[str]:
+    steps = max(ROLLOUT // count, 1)
+    return ["algo=ppo", "env=cartpole", f"env.num_envs={count}", f"trainer.rollout_steps={steps}"]
+
+
+def _ppo(count: int) -> Entry:
+    return _loop(f"PPO with {count} environments", _ppo_overrides(count))
+
+
+def _envs(count: int) -> Entry:
+    work = Workload("envs", "environments alone", tuple(_ppo_overrides(count)))
+    return Entry(f"{count} environments alone", ENVS, {"config": config_of(work), "unit": "steps"})
+
+
+def _dqn(fill: int) -> Entry:
+    overrides = ["algo=dqn", "env=cartpole", "trainer.learning_starts=100"]
+    overrides += ["algo.schedules.epsilon.start=0.05", "algo.schedules.epsilon.end=0.05"]
+    return _loop(f"DQN with {fill:,} transitions", overrides, fill=fill)
+
+
+def _sampling(fill: int) -> Entry:
+    return Entry(f"sampling from {fill:,} transitions", SAMPLING, {"fill": fill, "unit": "batches"})
+
+
+def _sac(critics: int) -> Entry:
+    overrides = ["algo=sac", "env=pendulum", "trainer.learning_starts=100", f"algo.n_critics={critics}"]
+    return _loop(f"SAC with {critics} critics", overrides, unit="updates")
+
+
+AXES = {
+    "envs": Axis(
+        "Environments side by side",
+        "environments (CartPole)",
+        (1, 2, 4, 8, 16, 32, 64),
+        {"PPO, rollouts of 2,048": _ppo, "environments alone": _envs},
+        "steps",
+    ),
+    "fill": Axis(
+        "Fill of the replay buffer",
+        "transitions in the buffer",
+        (10_000, 30_000, 100_000, 300_000, 1_000_000),
+        {"DQN CartPole, steps": _dqn, "sampling alone, batches of 256": _sampling},
+        "steps or batches",
+    ),
+    "ensemble": Axis(
+        "Critics in the ensemble",
+        "critics (2×256, batch 256)",
+        (2, 5, 10, 20, 50),
+        {"SAC Pendulum": _sac},
+        "updates",
+    ),
+}
+
+
+def run(
+    *, only: Sequence[str] | None, points: Sequence[int] | None, rounds: int, seconds: float
+) -> list[dict[str, Any]]:
+    """Measure every point of every axis; the points of an axis take turns in every round."""
+    for name in only or ():
+        if name not in AXES:
+            raise ConfigError(f"--only {name}: there is no such axis.{suggest(name, AXES)}")
+    report.warn_if_busy()
+    results = []
+    for name in only or AXES:
+        report.say(name)
+        axis = AXES[name]
+        try:
+            results.append(measure(name, axis, points or axis.points, rounds, seconds))
+        except BenchError as error:
+            report.say(f"error: {error}")
+            results.append({"name": name, "error": str(error)})
+    return results
+
+
+def measure(name: str, axis: Axis, points: Sequence[int], rounds: int, seconds: float) -> dict[str, Any]:
+    """All curves of one axis."""
+    entries = [curve(point) for curve in axis.curves.values() for point in points]
+    with contestants(entries, say=_say) as runners:
+        measured = iter(alternate(runners, rounds, seconds, say=_say))
+    curves = {}
+    for title in axis.curves:
+        each = [next(measured) for _ in points]
+        curves[title] = {
+            "median": [result.median for result in each],
+            "rounds": [[round(rate, 3) for rate in result.rates] for result in each],
+        }
+    about = {"title": axis.title, "label": axis.label, "unit": axis.unit}
+    return {"name": name, **about, "points": list(points), "curves": curves}
+
+
+def show(results: Sequence[dict[str, Any]]) -> None:
+    """A table for each axis."""
+    for result in results:
+        if "error" not in result:
+            rows = [
+                [f"{point:,}", *(report.number(curve["median"][index]) for curve in result["curves"].values())]
+                for index, point in enumerate(result["points"])
+            ]
+            title = f"{result['title']} ({result['unit']} per second)"
+            report.table([result["label"], *result["curves"]], rows, title=title, text_columns=0)
+            print()
+
+
+def _say(text: str) -> None:
+    report.say(f"  {text}")

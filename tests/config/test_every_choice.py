@@ -1,0 +1,97 @@
+"""Every YAML file in conf/ composes, alone and where it matters together with the others."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlexp.config.check import GROUPS, check_config
+from rlexp.config.component import REGISTRY, target_of
+from rlexp.config.compose import CHOICE_GROUPS, choices, compose, register
+from rlexp.runner import Runner
+
+register()
+
+CONF = Path(__file__).parents[2] / "conf"
+FILES = [(path.parent.name, path.stem) for path in sorted(CONF.glob("*/*.yaml"))]
+COMPONENTS = [(group, name) for group, name in FILES if group != "zoo"]
+PRESETS = [name for group, name in FILES if group == "zoo"]
+# A choice that does not go with the default algorithm (Discrete SAC on CartPole) is composed with one it goes with.
+WITH: dict[tuple[str, str], list[str]] = {
+    ("env", "gym"): ["env.id=Acrobot-v1"],
+    ("dataset", "npz"): ["dataset.path=data.npz"],
+    ("dataset", "hdf5"): ["dataset.path=data.hdf5"],
+}
+
+
+def test_the_folders_of_conf_are_the_groups_that_can_be_chosen_from() -> None:
+    assert {group for group, _ in FILES} == set(CHOICE_GROUPS)
+
+
+@pytest.mark.parametrize(("group", "name"), COMPONENTS, ids=["=".join(each) for each in COMPONENTS])
+def test_every_choice_of_every_group_composes(group: str, name: str) -> None:
+    config = compose([f"{group}={name}", *WITH.get((group, name), [])])
+    assert check_config(config) == config  # what a run saves composes to itself when it is loaded
+    node = config["logger"][name] if group == "logger" else config[group]
+    assert any(target_of(cls) == node["_target_"] for cls in REGISTRY[group].values())
+    written = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
+    for key, value in ((written.get("algo") or {}) if group == "algo" else written).items():
+        if key != "defaults" and value != "???":
+            assert contains(node[key], value)
+
+
+def contains(found: Any, wanted: Any) -> bool:
+    """Whether what a file says is what was composed; nested settings may be joined by defaults."""
+    if isinstance(wanted, dict):
+        return all(contains(found[key], value) for key, value in wanted.items())
+    return bool(found == wanted)
+
+
+@pytest.mark.parametrize("group", CHOICE_GROUPS)
+def test_every_choice_is_described_in_one_line(group: str) -> None:
+    lines = choices(group)
+    assert set(lines) == {name for each, name in FILES if each == group}
+    assert all(len(line) > 10 for line in lines.values()), lines
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_composes_and_can_be_run_as_it_is(preset: str) -> None:
+    config = compose([f"zoo={preset}"])
+    assert check_config(config) == config
+    Runner(config)  # builds and checks everything; trains nothing
+
+
+@pytest.mark.parametrize("algo", sorted(choices("algo")))
+def test_every_algorithm_needs_nothing_but_an_environment_it_can_act_in(algo: str) -> None:
+    cls = REGISTRY["algo"][algo]
+    env = "cartpole" if "discrete" in cls.actions else "pendulum"  # type: ignore[attr-defined]
+    runner = Runner(compose([f"algo={algo}", f"env={env}"]))
+    assert runner.algo_name == algo
+    assert runner.trainer.loop in runner.algo.loops
+
+
+def test_the_defaults_are_complete() -> None:
+    config = compose()
+    assert all(config[group]["_target_"] for group in GROUPS if group != "dataset")
+    assert config["dataset"] is None
+    assert config["logger"] == {}
+    assert config["name"].startswith("discrete_sac-cartpole-0-")
+
+
+def test_loggers_stand_side_by_side() -> None:
+    assert sorted(compose(["logger=[tensorboard,wandb]"])["logger"]) == ["tensorboard", "wandb"]
+
+
+def test_any_gymnasium_id_works_without_a_file() -> None:
+    runner = Runner(compose(["algo=ppo", "env=gym", "env.id=FrozenLake-v1"]))
+    assert runner.spec.action.n == 4
+
+
+def test_two_runs_started_in_the_same_second_have_different_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = iter(["aaaa", "bbbb"])
+    monkeypatch.setattr(secrets, "token_hex", lambda size: next(tokens))
+    assert [compose(["seed=3"])["name"][-5:] for _ in range(2)] == ["-aaaa", "-bbbb"]

@@ -1,0 +1,162 @@
+"""What a person reads who mistyped something: the cause, the nearest right name, and nothing of Hydra or OmegaConf."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rlexp.config.compose import compose
+from rlexp.errors import ConfigError
+
+INTERNALS = re.compile(
+    r"Config'|DictConfig|ListConfig|struct|type hint|object_type|full_key|Traceback|hydra\.cc|NoneType"
+)
+
+MISTAKES = {
+    # a mistyped key
+    "algo=crr algo.betta=3": "algo.betta: CRR has no such setting. Did you mean beta?",
+    "algo=crr +algo.betta=3": "algo.betta: CRR has no such setting. Did you mean beta?",
+    "algo=crr ++algo.betta=3": "algo.betta: CRR has no such setting. Did you mean beta?",
+    "algo=crr algo={betta:3}": "algo.betta: CRR has no such setting. Did you mean beta?",
+    "trainer.total_step=3": "trainer.total_step: Replay has no such setting. Did you mean total_steps?",
+    "logger=[tensorboard] logger.tensorboard.hparam=false": (
+        "logger.tensorboard.hparam: TensorBoardLogger has no such setting. Did you mean hparams?"
+    ),
+    "algo.foo.bar=3": "algo.foo: DiscreteSAC has no such setting. There are: gamma, ",
+    "algo.gamma.x=3": "algo.gamma must be a number",
+    "buffer=rollout algo=ppo buffer.capacity=3": "buffer.capacity: RolloutBuffer has no such setting.",
+    "algo=crr algo.schedules.betta={end:1}": "algo.schedules.betta: no such setting. Did you mean beta?",
+    "algo=crr algo.schedules.betta.end=1": "algo.schedules.betta: no such setting. Did you mean beta?",
+    "algo=crr algo.schedules.beta.endd=1": "algo.schedules.beta.endd: no such setting. Did you mean end?",
+    "algo=crr algo.schedules.n_critics={end:1}": "algo.schedules.n_critics: no such setting.",
+    # a mistyped root key, group or choice
+    "sead=3": "sead: no such setting or group. Did you mean seed?",
+    "+sead=3": "sead: no such setting. Did you mean seed?",
+    "evn=cartpole": "evn: no such setting or group. Did you mean env?",
+    "algoo.gamma=3": "algoo: no such setting or group. Did you mean algo?",
+    "algo=crrr": "algo=crrr: there is no such algo. Did you mean crr?",
+    "env=cartpol": "env=cartpol: there is no such env. Did you mean cartpole?",
+    "model=mpl": "model=mpl: there is no such model. Did you mean mlp?",
+    "trainer=onpolicy": "trainer=onpolicy: there is no such trainer. Did you mean on_policy?",
+    "dataset=npy": "dataset=npy: there is no such dataset. Did you mean npz?",
+    "buffer=replays": "buffer=replays: there is no such buffer. Did you mean replay?",
+    "logger=tensorbord": "logger=tensorbord: there is no such logger. Did you mean tensorboard?",
+    "logger=[tensorboard,wand]": "logger=wand: there is no such logger. Did you mean wandb?",
+    "zoo=ppo_cartpol": "zoo=ppo_cartpol: there is no such zoo. Did you mean ppo_cartpole",
+    "algo=xyzzy": "algo=xyzzy: there is no such algo. There are: crr, discrete_sac, dqn, ",
+    # a value that cannot be
+    "algo.gamma=abc": "algo.gamma must be a number, not abc.",
+    "algo.gamma=2": "algo.gamma must be at most 1, not 2.0.",
+    "algo=ppo algo.epochs=1.5": "algo.epochs must be a whole number, not 1.5.",
+    "algo=ppo algo.normalize_advantage=perhaps": "algo.normalize_advantage must be true or false, not perhaps.",
+    "algo=crr algo.weight_type=foo": "algo.weight_type must be one of binary, exp, not foo.",
+    "env.vectorization=foo": "env.vectorization must be one of sync, subprocess, not foo.",
+    "model.activation=foo": "model.activation must be one of relu, tanh, elu, gelu, silu, not foo.",
+    "model.hidden=16": "model.hidden must be a list such as [1,2].",
+    "model.hidden=[16,x]": "model.hidden[1] must be a whole number, not x.",
+    "env.kwargs=3": "env.kwargs must be settings such as {key: value}.",
+    "seed=x": "seed must be a whole number, not x.",
+    "seed=-1": "seed must be at least 0, not -1.",
+    "name=null": "name must not be null.",
+    "name=a/b": "name is the run's folder below outputs/ and must not hold a slash, not 'a/b'.",
+    "name=..": "name is the run's folder below outputs/",
+    "name=": "name is the run's folder below outputs/",
+    "compile=3.5": "compile must be auto, true or false, not 3.5.",
+    "compile=perhaps": "compile must be auto, true or false, not 'perhaps'.",
+    "compile=1": "compile must be auto, true or false, not 1.",
+    "threads=0": "threads must be auto or a whole number from 1, not 0.",
+    "threads=1.5": "threads must be auto or a whole number from 1, not 1.5.",
+    "threads=true": "threads must be auto or a whole number from 1, not True.",
+    "progress=foo": "progress must be auto, rich, plain or none, not 'foo'.",
+    # something missing, superfluous or in the wrong form
+    "env=gym": "env.id must be given: env.id=…",
+    "algo=crr dataset=npz": "dataset.path must be given: dataset.path=…",
+    "env.kwargs.foo=1": "env.kwargs.foo is a new keyword argument; add it with a plus: +env.kwargs.foo=…",
+    "env.kwargs={foo:1}": "env.kwargs.foo is a new keyword argument; add it with a plus: +env.kwargs.foo=…",
+    "+algo.gamma=0.9": "+algo.gamma exists already; leave out the plus: algo.gamma=…",
+    "dataset.size=3": "dataset.size: no dataset is chosen. Choose one first: dataset=… (see: rlexp list dataset)",
+    "algo=null": "algo must be a component, not None: choose one with algo=…",
+    "~env": "env must be a component, not None: choose one with env=…",
+    "~algo.gamma": "algo.gamma can be changed but not removed.",
+    "=3": "A group takes the name of one of its choices, e.g. env=cartpole (see: rlexp list).",
+    "algo.gamma": "'algo.gamma' is not of the form key=value.",
+    "model.hidden=[1": "'model.hidden=[1' cannot be read as key=value",
+    "algo=ppo,dqn": "algo=ppo,dqn asks for several runs: add --multirun. One list is written algo=[ppo,dqn].",
+    "+foo/bar=3": "foo/bar: no such setting. There are: name, seed, ",
+    "trainer.callbacks=[3]": "trainer.callbacks[0] must be a component, not 3: write {_target_: package.Class, …}",
+    "algo._target_=foo.Bar": "algo._target_=foo.Bar cannot be imported: there is no package 'foo'.",
+    "algo._target_=os.system": "algo._target_=os.system is not a class.",
+    "algo._target_=rlexp.algos.Foo": "algo._target_=rlexp.algos.Foo: rlexp.algos has no 'Foo'.",
+    # a preset that was made for something else
+    "zoo=discrete_sac_cartpole buffer=rollout": (
+        "buffer.capacity: RolloutBuffer has no such setting, but zoo=discrete_sac_cartpole sets it for another buffer."
+    ),
+    "zoo=sac_pendulum algo=ppo": (
+        "algo.actor_learning_rate: PPO has no such setting, but zoo=sac_pendulum sets it for another algo."
+    ),
+}
+
+
+@pytest.mark.parametrize("typed", MISTAKES)
+def test_a_mistake_is_explained(typed: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(typed.split())
+    message = str(caught.value)
+    assert message.startswith(MISTAKES[typed])
+    assert not INTERNALS.search(message)
+    assert "\n" not in message
+
+
+def test_null_takes_back_what_an_algorithm_or_preset_chose() -> None:
+    assert compose(["algo=crr"])["dataset"] is not None
+    assert compose(["algo=crr", "dataset=null"])["dataset"] is None
+    assert compose(["algo=ppo", "dataset=null"])["dataset"] is None
+    assert compose(["zoo=null"])["algo"] == compose()["algo"]
+    assert compose(["algo=dqn", "algo.schedules.epsilon=null"])["algo"]["schedules"]["epsilon"] is None
+
+
+def test_keyword_arguments_of_the_environment_are_added_with_a_plus() -> None:
+    config = compose(["env=lunar_lander", "+env.kwargs.gravity=-5.0", "+env.kwargs={enable_wind: true}"])
+    assert config["env"]["kwargs"] == {"gravity": -5.0, "enable_wind": True}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("algo: {betta: 3}", "algo/mine.yaml: algo.betta: CRR has no such setting. Did you mean beta?"),
+        ("algo: {beta: much}", "algo/mine.yaml: algo.beta must be a number, not much."),
+        ("algo: {beta: -3}", "algo.beta must be greater than 0, not -3.0."),
+        ("algo: {weight_type: foo}", "algo/mine.yaml: algo.weight_type must be one of binary, exp, not foo."),
+        ("algo: {schedules: {betta: {end: 1}}}", "algo/mine.yaml: algo.schedules.betta: "),
+        ("sead: 3", "algo/mine.yaml: sead: "),
+    ],
+)
+def test_a_mistake_in_a_file_names_the_file(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "algo").mkdir()
+    header = "# @package _global_\ndefaults: [/schema/algo/crr, override /trainer: offline, _self_]\n"
+    (tmp_path / "algo" / "mine.yaml").write_text(header + text)
+    monkeypatch.setenv("RLEXP_CONFIG_DIR", str(tmp_path))
+    with pytest.raises(ConfigError) as caught:
+        compose(["algo=mine"])
+    assert str(caught.value).startswith(message)
+    assert not INTERNALS.search(str(caught.value))
+
+
+def test_a_file_that_refers_to_a_choice_that_is_not_there_names_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "mine.yaml").write_text("# @package _global_\ndefaults: [override /env: cartpol, _self_]\n")
+    monkeypatch.setenv("RLEXP_CONFIG_DIR", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"env=cartpol: there is no such env\. Did you mean cartpole"):
+        compose(["zoo=mine"])
+
+
+def test_a_config_folder_that_is_not_there_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLEXP_CONFIG_DIR", str(tmp_path / "nowhere"))
+    with pytest.raises(ConfigError, match=r"config folder .*nowhere .* does not exist"):
+        compose()
