@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlexp.errors import RlexpError
-from rlexp.run_dir import SUMMARY, RunDir
+from rlexp.run_dir import RunDir
 
 MAX_DEPTH = 3  # outputs/NAME, outputs/SWEEP/JOB
 
@@ -29,7 +28,20 @@ def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
 def _entry(path: Path) -> dict[str, Any]:
     try:
         run = RunDir.open(path)
-        summary = json.loads((path / SUMMARY).read_text()) if (path / SUMMARY).exists() else {}
+        summary = run.summary()
+        for key in ("eval", "best_eval"):
+            if summary.get(key) is not None:
+                _check_numbers(summary[key], ("return_mean", "return_std"))
+        if summary:
+            _check_numbers(summary, ("env_steps", "updates", "wall_time_s"))
         return {"seed": run.config.get("seed"), **summary, "name": str(path), "status": run.state()}
     except (RlexpError, ValueError, OSError) as error:
         return {"name": str(path), "status": "damaged", "problem": str(error)}
+
+
+def _check_numbers(values: Any, names: Iterable[str]) -> None:
+    """A summary may be a stranger's, and what it holds is shown as numbers; a return may be NaN."""
+    for name in names:
+        value = values.get(name) if isinstance(values, dict) else None
+        if not isinstance(value, int | float) or not (abs(value) < 1e15 or (value != value and "return" in name)):
+            raise ValueError(f"summary.json has no {name} that can be shown")

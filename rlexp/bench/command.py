@@ -37,9 +37,7 @@ def main(arguments: list[str]) -> int:
 
 def build_parser() -> Parser:
     """All commands and their options."""
-    parser = Parser(
-        prog="rlexp bench", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="rlexp bench", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
 
     def add(name: str, run: Callable[[argparse.Namespace], Results], text: str, rounds: int, **more: Any) -> Parser:
@@ -79,9 +77,7 @@ def build_parser() -> Parser:
     )
     speed.add_argument("--only", type=_names, metavar="NAME,…", help="some of the workloads")
     add("startup", _startup, "time from the command to the first environment step", 5, peers=("sb3",))
-    solve = add(
-        "solve", _solve, "wall time from the shell prompt to a solved task", 3, peers=("sb3",), threads=[1, 2]
-    )
+    solve = add("solve", _solve, "wall time from the shell prompt to a solved task", 3, peers=("sb3",), threads=[1, 2])
     solve.add_argument("--only", type=_names, metavar="NAME,…", help="some of the tasks")
     solve.add_argument("--budget", type=_count, help="steps after which a run is given up (default: the preset's)")
     solve.add_argument("--warm-cache", action="store_true", help="let runs reuse compiled code of earlier runs")

@@ -51,7 +51,7 @@ class Contestant:
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
-        self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         child_in, our_out = os.pipe()
         our_in, child_out = os.pipe()
         self._process = subprocess.Popen(

@@ -11,10 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlexp.bench.worker import Pacer
-
-FOREVER = 1_000_000_000
-
+from rlexp.bench.worker import FOREVER, Pacer
 
 # ---- rlexp
 

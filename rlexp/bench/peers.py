@@ -35,6 +35,7 @@ class Peer:
     title: str
     packages: dict[str, str]  # module -> distribution
     target: str  # contestant that runs it
+    install: str = 'pip install "rlexp[bench]"'
 
     def versions(self) -> dict[str, str]:
         """What is installed of it."""
@@ -47,7 +48,13 @@ PEERS = {
         {"stable_baselines3": "stable-baselines3", "sb3_contrib": "sb3-contrib"},
         "rlexp.bench.contestants:run_sb3",
     ),
-    "d3rlpy": Peer("d3rlpy", {"d3rlpy": "d3rlpy"}, "rlexp.bench.contestants:run_d3rlpy"),
+    "d3rlpy": Peer(
+        "d3rlpy",
+        {"d3rlpy": "d3rlpy"},
+        "rlexp.bench.contestants:run_d3rlpy",
+        # It pins a Gymnasium older than rlexp's; the extra brings what else it needs.
+        'pip install "rlexp[bench]" && pip install --no-deps "d3rlpy>=2.8"',
+    ),
 }
 
 
@@ -58,9 +65,7 @@ def require(names: Iterable[str]) -> None:
             raise ConfigError(f"--against {name}: there is no such peer.{suggest(name, PEERS)}")
         missing = [package for module, package in PEERS[name].packages.items() if find_spec(module) is None]
         if missing:
-            raise ConfigError(
-                f'--against {name} needs {" and ".join(missing)}. Install the peers with: pip install "rlexp[bench]"'
-            )
+            raise ConfigError(f"--against {name} needs {' and '.join(missing)}. Install it with: {PEERS[name].install}")
 
 
 def translate(peer: str, config: dict[str, Any]) -> Settings:
@@ -83,7 +88,7 @@ def _sb3(config: dict[str, Any], name: str, arguments: Settings, package: str = 
     env, model = config["env"], config["model"]
     _refuse(env["normalize_obs"] or env["normalize_reward"], "normalised observations or rewards")
     _refuse(bool(env["wrappers"]), "wrappers")
-    _refuse(model["activation"] is not None or model["norm"] is not None, "model settings")
+    _refuse_model_settings(model)
     if model["hidden"] is not None:  # null: the paper's widths, which are SB3's defaults too
         arguments["policy_kwargs"] = {**arguments.get("policy_kwargs", {}), "net_arch": list(model["hidden"])}
     return {
@@ -167,7 +172,7 @@ SB3: dict[str, Callable[[dict[str, Any]], Settings]] = {"PPO": _sb3_ppo, "DQN": 
 
 def _d3rlpy(config: dict[str, Any], name: str, arguments: Settings, networks: tuple[str, ...]) -> Settings:
     model = config["model"]
-    _refuse(model["activation"] is not None or model["norm"] is not None, "model settings")
+    _refuse_model_settings(model)
     return {
         "class": name,
         "arguments": {"gamma": config["algo"]["gamma"], "batch_size": config["trainer"]["batch_size"], **arguments},

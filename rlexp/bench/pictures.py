@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rlexp.bench.report import number
 from rlexp.bench.timers import REST
 from rlexp.errors import ConfigError
 
@@ -64,19 +65,22 @@ def profile(results: list[dict[str, Any]], path: Path) -> None:
     )
     used: dict[str, Any] = {}
     for axis, result in zip(axes[:, 0], results):
-        _bar(axis, 1, result["parts_us"], used)
-        _bar(axis, 0, _limits(result), used)
-        axis.set_yticks([1, 0], [f"one {result['unit']}", "limit"])
+        whole = max(result["sum_ms"], sum(_limits(result).values()))
+        _bar(axis, 1, result["parts_ms"], whole, used)
+        _bar(axis, 0, _limits(result), whole, used)
+        axis.set_yticks([1, 0], [f"one {result['of']}", "limit"])
         axis.set_ylim(-0.5, 1.5)
-        axis.set_xlim(0, max(result["sum_us"], sum(_limits(result).values())) * 1.12)
+        axis.set_xlim(0, whole * 1.13)
         axis.set_title(result["title"], loc="left", fontsize=10, fontweight="bold")
         axis.tick_params(left=False)
         axis.spines["left"].set_visible(False)
-        peak = result["flops_at_peak_us"]
-        start = result["limits_us"].get("environment", 0.0)
+        peak = result["flops_at_peak_ms"]
+        start = result["limits_ms"].get("environment", 0.0)
         axis.plot([start + peak] * 2, [-0.36, 0.36], color=INK, lw=1.4)
         used["products at the machine's best rate"] = pyplot.Line2D([], [], color=INK, lw=1.4)
-    axes[-1, 0].set_xlabel("microseconds, one thread (limit: the environments alone, and the update's products alone)")
+    axes[-1, 0].set_xlabel(
+        "milliseconds on one thread (limit: the environments alone, and the update's matrix products alone)"
+    )
     order = [name for name in [*COLOURS, *used] if name in used]
     figure.legend(
         [used[name] for name in dict.fromkeys(order)],
@@ -93,13 +97,12 @@ def profile(results: list[dict[str, Any]], path: Path) -> None:
 
 
 def _limits(result: dict[str, Any]) -> dict[str, float]:
-    limits = result["limits_us"]
+    limits = result["limits_ms"]
     return {"environment": limits.get("environment", 0.0), "update": limits["products"]}
 
 
-def _bar(axis: Any, row: int, parts: dict[str, float], used: dict[str, Any]) -> None:
-    total, left = sum(parts.values()), 0.0
-    whole = max(total, axis.get_xlim()[1] / 1.12 if row == 0 else 0.0)
+def _bar(axis: Any, row: int, parts: dict[str, float], whole: float, used: dict[str, Any]) -> None:
+    left = 0.0
     for part, width in parts.items():
         if width <= 0:
             continue
@@ -107,15 +110,11 @@ def _bar(axis: Any, row: int, parts: dict[str, float], used: dict[str, Any]) -> 
         used.setdefault(part, bars[0])
         if width > WIDE * whole:
             colour = "white" if part in ("acting", "environment", "update") else INK
-            axis.text(left + width / 2, row, _us(width), ha="center", va="center", color=colour, fontsize=8)
+            # The end of the bar is free of the line that marks the best rate.
+            place, side = (left + width - 0.006 * whole, "right") if row == 0 else (left + width / 2, "center")
+            axis.text(place, row, number(width), ha=side, va="center", color=colour, fontsize=8)
         left += width
-    axis.text(left + 0.008 * whole, row, f"{_us(total)} µs", va="center", ha="left", fontsize=9, fontweight="bold")
-    if row == 1:
-        axis.set_xlim(0, total * 1.12)
-
-
-def _us(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+    axis.text(left + 0.008 * whole, row, f"{number(left)} ms", va="center", ha="left", fontweight="bold")
 
 
 # ---- scaling

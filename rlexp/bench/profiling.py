@@ -6,6 +6,7 @@ without timers, the environments alone, and the matrix products of the update al
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -87,7 +88,7 @@ def run_products(spec: dict[str, Any], pacer: Pacer) -> None:
     from rlexp.callbacks import Callback
 
     products = Products()
-    units = [0]
+    units = [0.0]
 
     class Recorded(BaseException):
         pass
@@ -105,14 +106,12 @@ def run_products(spec: dict[str, Any], pacer: Pacer) -> None:
             trainer.algo.update = recorded
 
     counts_updates = spec["unit"] == "updates"
-    try:
+    with contextlib.suppress(Recorded):
         train(spec | {"config": spec["config"] | {"compile": False}}, Record())
-    except Recorded:
-        pass
     torch.set_num_threads(spec["threads"])
     replay, peak = products.replay(), peak_flops()
     pacer.on_end = lambda: {"flops": products.flops / units[0], "peak": peak, "products": len(products.calls)}
-    count = 0
+    count = 0.0
     while True:
         replay()
         count += units[0]
@@ -146,7 +145,8 @@ def run(*, only: Sequence[str] | None, rounds: int, seconds: float) -> list[dict
 
 def measure(work: Workload, folder: Path, rounds: int, seconds: float) -> dict[str, Any]:
     """One workload: profiled, plain, and its limits, in turn."""
-    spec = {"config": config_of(work, data_path(work, folder)), "unit": work.unit}
+    config = config_of(work, data_path(work, folder))
+    spec = {"config": config, "unit": work.unit}
     entries = [
         Entry("the loop with timers", f"{__name__}:run_profiled", spec),
         Entry("the loop", RLEXP, spec),
@@ -156,49 +156,62 @@ def measure(work: Workload, folder: Path, rounds: int, seconds: float) -> dict[s
         entries.append(Entry("the environments alone", "rlexp.bench.contestants:run_envs", spec))
     with contestants(entries, say=_say) as runners:
         profiled, plain, products, *envs = alternate(runners, rounds, seconds, say=_say)
-    return summarize(work, profiled, plain, products, envs[0] if envs else None)
+    rollout = config["trainer"].get("rollout_steps", 0) * config["env"]["num_envs"]
+    return summarize(work, rollout, profiled, plain, products, envs[0] if envs else None)
 
 
-def summarize(work: Workload, profiled: Rounds, plain: Rounds, products: Rounds, envs: Rounds | None) -> dict[str, Any]:
-    """Microseconds per step or update: of the parts (medians over the rounds), of the plain loop, of the limits."""
-    each = [{part: answer["parts"].get(part, 0.0) / answer["count"] for part in PARTS} for answer in profiled.answers]
-    parts = {part: 1e6 * median(answer[part] for answer in each) for part in PARTS}
-    flops, peak = products.answers[-1]["flops"], median(answer["peak"] for answer in products.answers)
-    limits = {"products": 1e6 / products.median}
+def summarize(
+    work: Workload, rollout: int, profiled: Rounds, plain: Rounds, products: Rounds, envs: Rounds | None
+) -> dict[str, Any]:
+    """Milliseconds of an iteration (on-policy, of ``rollout`` steps), a step or an update.
+
+    Of its parts (medians over the rounds), of the loop without timers, and of the limits.
+    """
+    scale = 1e3 * (rollout or 1)
+    each = [
+        {part: scale * answer["parts"].get(part, 0.0) / answer["count"] for part in PARTS}
+        for answer in profiled.answers
+    ]
+    parts = {part: median(answer[part] for answer in each) for part in PARTS}
+    flops = products.answers[-1]["flops"] * (rollout or 1)
+    peak = median(answer["peak"] for answer in products.answers)
+    limits = {"products": scale / products.median}
     if envs is not None:
-        limits["environment"] = 1e6 / envs.median
+        limits["environment"] = scale / envs.median
     return {
         "name": work.name,
         "title": work.title,
-        "unit": work.unit.removesuffix("s"),
-        "parts_us": parts,
-        "sum_us": sum(parts.values()),
-        "plain_us": 1e6 / plain.median,
-        "limits_us": limits,
+        "of": "iteration" if rollout else work.unit.removesuffix("s"),
+        "steps_of_iteration": rollout or None,
+        "parts_ms": parts,
+        "sum_ms": sum(parts.values()),
+        "plain_ms": scale / plain.median,
+        "limits_ms": limits,
         "flops": flops,
         "peak_gflops": peak / 1e9,
-        "flops_at_peak_us": 1e6 * flops / peak,
+        "flops_at_peak_ms": 1e3 * flops / peak,
         "rounds": {"parts": each, "plain": plain.rates, "products": products.rates, "envs": envs and envs.rates},
     }
 
 
 def show(results: Sequence[dict[str, Any]]) -> None:
-    """Microseconds of every part, and the limits."""
+    """Milliseconds of every part, and the limits."""
     good = [result for result in results if "error" not in result]
     rows = [
-        [part, *(f"{result['parts_us'][part]:.1f}  {_share(result, part)}" for result in good)] for part in PARTS
+        [part, *(f"{report.number(result['parts_ms'][part])}  {_share(result, part)}" for result in good)]
+        for part in PARTS
     ]
-    rows.append(["sum", *(f"{result['sum_us']:.1f}" for result in good)])
-    rows.append(["without timers", *(f"{result['plain_us']:.1f}" for result in good)])
+    rows.append(["sum", *(report.number(result["sum_ms"]) for result in good)])
+    rows.append(["without timers", *(report.number(result["plain_ms"]) for result in good)])
     for limit, label in (("environment", "environments alone"), ("products", "products alone")):
-        rows.append([label, *(f"{result['limits_us'].get(limit, 0.0):.1f}" for result in good)])
-    rows.append(["products at peak rate", *(f"{result['flops_at_peak_us']:.1f}" for result in good)])
-    columns = ["µs per step or update", *(result["name"] for result in good)]
+        rows.append([label, *(report.number(result["limits_ms"].get(limit, 0.0)) for result in good)])
+    rows.append(["products at peak rate", *(report.number(result["flops_at_peak_ms"]) for result in good)])
+    columns = ["milliseconds", *(f"{result['name']} ({result['of']})" for result in good)]
     report.table(columns, rows)
 
 
 def _share(result: dict[str, Any], part: str) -> str:
-    return f"{100 * result['parts_us'][part] / result['sum_us']:3.0f} %"
+    return f"{100 * result['parts_ms'][part] / result['sum_ms']:3.0f} %"
 
 
 def _say(text: str) -> None:

@@ -92,6 +92,8 @@ def verdict(ratio: float | None, least: float | None, aim: float | None) -> str:
     return "enough" if ratio >= least else "missed"
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, text_columns: int = 1) -> None:
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, text_columns: int = 1
+) -> None:
     """Print a table; the first ``text_columns`` columns hold text, the others figures."""
     print_table(columns, list(rows), title=title, right=set(columns[text_columns:]))

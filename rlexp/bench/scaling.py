@@ -1,4 +1,4 @@
-"""``rlexp bench scaling``: rates against the number of environments, the fill of the buffer, the size of the ensemble."""
+"""``rlexp bench scaling``: rates against the number of environments, buffer fill and ensemble size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlexp.bench import report
-from rlexp.bench.contest import BenchError, Entry, alternate, contestants
+from rlexp.bench.contest import BenchError, Entry, alternate, contestants, plural
 from rlexp.bench.workloads import Workload, config_of
 from rlexp.config.check import suggest
 from rlexp.errors import ConfigError
@@ -40,12 +40,12 @@ def _ppo_overrides(count: int) -> list[str]:
 
 
 def _ppo(count: int) -> Entry:
-    return _loop(f"PPO with {count} environments", _ppo_overrides(count))
+    return _loop(f"PPO with {plural(count, 'environment')}", _ppo_overrides(count))
 
 
 def _envs(count: int) -> Entry:
     work = Workload("envs", "environments alone", tuple(_ppo_overrides(count)))
-    return Entry(f"{count} environments alone", ENVS, {"config": config_of(work), "unit": "steps"})
+    return Entry(f"{plural(count, 'environment')} alone", ENVS, {"config": config_of(work), "unit": "steps"})
 
 
 def _dqn(fill: int) -> Entry:

@@ -79,12 +79,13 @@ def entry_of_peer(work: Workload, config: dict[str, Any], against: Sequence[str]
 def summarize(work: Workload, peer: str | None, by_threads: dict[int, dict[str, Rounds]]) -> dict[str, Any]:
     """Medians and ratios: at the same number of threads, and of each side at its better one."""
     per_threads: dict[str, Any] = {}
-    for count, sides in by_threads.items():
-        entry: dict[str, Any] = {side: _side(rounds) for side, rounds in sides.items()}
-        if "peer" in sides:
-            entry |= _compared(sides["rlexp"], sides["peer"])
+    for count, measured in by_threads.items():
+        entry: dict[str, Any] = {side: _side(rounds) for side, rounds in measured.items()}
+        if "peer" in measured:
+            entry |= _compared(measured["rlexp"], measured["peer"])
         per_threads[str(count)] = entry
-    best = {side: max(by_threads, key=lambda count: by_threads[count][side].median) for side in by_threads_sides(by_threads)}
+    sides = list(next(iter(by_threads.values())))
+    best = {side: max(by_threads, key=lambda count: by_threads[count][side].median) for side in sides}
     chosen: dict[str, Any] = {
         side: {"threads": count, "median": by_threads[count][side].median} for side, count in best.items()
     }
@@ -101,11 +102,6 @@ def summarize(work: Workload, peer: str | None, by_threads: dict[int, dict[str, 
         "best": chosen,
         "verdict": report.verdict(chosen.get("ratio"), work.least, work.aim),
     }
-
-
-def by_threads_sides(by_threads: dict[int, dict[str, Rounds]]) -> list[str]:
-    """The sides measured: the same at every number of threads."""
-    return list(next(iter(by_threads.values())))
 
 
 def _side(rounds: Rounds) -> dict[str, Any]:

@@ -7,7 +7,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,36 +21,55 @@ from rlexp.bench.peers import require, translate
 HOOK = "env.wrappers=[{_target_:rlexp.bench.first_step.ExitAtFirstStep}]"
 SCRIPT = Path(__file__).with_name("sb3_script.py")
 RUNS = {"ppo_cartpole": ("algo=ppo", "env=cartpole"), "sac_pendulum": ("algo=sac", "env=pendulum")}
-TARGETS = {"help": 1.0, "first_step": 4.0}  # seconds
+HELP_SECONDS, FIRST_STEP_SECONDS = 1.0, 4.0  # what is wanted at most
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is timed, of whom, and with which exit code it ends."""
+
+    name: str
+    side: str
+    line: list[str]
+    code: int
+    target: float | None = None  # seconds
 
 
 def run(*, against: Sequence[str], rounds: int) -> list[dict[str, Any]]:
     """Time every command, in turn, several times."""
     require(against)
     report.warn_if_busy()
-    commands = [
-        {"name": "help", "side": "rlexp", "command": _rlexp("--help"), "code": 0},
-        {"name": "list", "side": "rlexp", "command": _rlexp("list"), "code": 0},
-    ]
-    for name, overrides in RUNS.items():
-        command = _rlexp(*overrides, "compile=false", "device=cpu", "threads=1", HOOK)
-        commands.append({"name": f"{name} first step", "side": "rlexp", "command": command, "code": FIRST_STEP})
-        if "sb3" in against:
-            task = {"settings": _sb3_settings(overrides), "threads": 1, "first_step": FIRST_STEP}
-            command = [sys.executable, "-P", str(SCRIPT), json.dumps(task)]
-            commands.append({"name": f"{name} first step", "side": "SB3", "command": command, "code": FIRST_STEP})
+    commands = list(_commands(against))
     seconds: list[list[float]] = [[] for _ in commands]
     for number in range(rounds + 1):
         report.say(f"round {number} of {rounds}" if number else "once without counting: files come into memory")
         for each, command in zip(seconds, commands):
-            taken = timed(command["command"], command["code"])
+            taken = timed(command.line, command.code)
             if number:
                 each.append(taken)
     return [
-        {"name": command["name"], "side": command["side"], "command": command["command"], "median": median(each)}
-        | {"rounds": [round(value, 4) for value in each], "target": _target(command)}
+        {
+            "name": command.name,
+            "side": command.side,
+            "command": command.line,
+            "median": median(each),
+            "rounds": [round(value, 4) for value in each],
+            "target": command.target,
+        }
         for each, command in zip(seconds, commands)
     ]
+
+
+def _commands(against: Sequence[str]) -> Iterator[Command]:
+    yield Command("help", "rlexp", _rlexp("--help"), 0, HELP_SECONDS)
+    yield Command("list", "rlexp", _rlexp("list"), 0, HELP_SECONDS)
+    for name, overrides in RUNS.items():
+        title = f"{name} first step"
+        line = _rlexp(*overrides, "compile=false", "device=cpu", "threads=1", HOOK)
+        yield Command(title, "rlexp", line, FIRST_STEP, FIRST_STEP_SECONDS)
+        if "sb3" in against:
+            task = {"settings": _sb3_settings(overrides), "threads": 1, "first_step": FIRST_STEP}
+            yield Command(title, "SB3", [sys.executable, "-P", str(SCRIPT), json.dumps(task)], FIRST_STEP)
 
 
 def timed(command: Sequence[str], code: int) -> float:
@@ -74,12 +94,6 @@ def _sb3_settings(overrides: Sequence[str]) -> dict[str, Any]:
     from rlexp.config.compose import compose
 
     return translate("sb3", compose(overrides))
-
-
-def _target(command: dict[str, Any]) -> float | None:
-    if command["side"] != "rlexp":
-        return None
-    return TARGETS["help"] if command["name"] in ("help", "list") else TARGETS["first_step"]
 
 
 def show(results: Sequence[dict[str, Any]]) -> None:

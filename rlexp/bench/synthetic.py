@@ -54,4 +54,4 @@ def write_data(path: Path, size: int, seed: int = 0) -> None:
 
 
 if NAME not in gym.registry:
-    gym.register(NAME, entry_point=Synthetic, max_episode_steps=EPISODE)
+    gym.register(NAME, entry_point=f"{__name__}:Synthetic", max_episode_steps=EPISODE)

@@ -8,6 +8,7 @@ is not being measured sleeps in a read. This module imports neither torch nor th
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import math
@@ -18,6 +19,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+FOREVER = 1_000_000_000  # steps or updates: the measurement ends the loop, not the budget
 WARM_SECONDS = 1.0  # of learning before the first measurement: caches fill, clocks rise
 
 
@@ -45,10 +47,8 @@ class Channel:
     def close(self) -> None:
         """Close both ends."""
         self._in.close()
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self._out.close()
-        except BrokenPipeError:
-            pass
 
 
 class Pacer:
@@ -66,9 +66,9 @@ class Pacer:
         self.info: dict[str, Any] = {}  # said once, when ready
         self._until = -math.inf  # nothing happens before
         self._warm = False
-        self._start: tuple[float, int] | None = None  # when the measurement began, and at which count
+        self._start: tuple[float, float] | None = None  # when the measurement began, and at which count
 
-    def __call__(self, count: int, learning: bool = True) -> None:
+    def __call__(self, count: float, learning: bool = True) -> None:
         """``count`` steps or updates are done; ``learning`` is False as long as no update has been made."""
         now = self.clock()
         if now < self._until or not learning:
@@ -83,7 +83,7 @@ class Pacer:
             self.channel.send({"count": count - first, "seconds": now - begun, **self.on_end()})
         self._wait(count)
 
-    def _wait(self, count: int) -> None:
+    def _wait(self, count: float) -> None:
         order = self.channel.receive()
         if order is None or "seconds" not in order:
             raise Finished

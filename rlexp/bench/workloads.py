@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlexp.bench.worker import FOREVER
 from rlexp.config.check import suggest
 from rlexp.errors import ConfigError
 
-FOREVER = 1_000_000_000  # steps or updates: the measurement ends the loop, not the budget
 EAGER = "eager"  # the peer of a workload that is compared with its own uncompiled form
 
 
@@ -29,7 +29,6 @@ class Workload:
     data: int | None = None  # offline: transitions of synthetic data to learn from
     least: float | None = None  # ratio that must be reached
     aim: float | None = None  # ratio that is hoped for
-    known: float | None = None  # the peer's rate on the machine where the target was set
 
 
 WORKLOADS = (
@@ -40,7 +39,6 @@ WORKLOADS = (
         peer="sb3",
         least=4,
         aim=6,
-        known=2460,
     ),
     Workload(
         "dqn_cartpole",
@@ -57,7 +55,6 @@ WORKLOADS = (
         peer="sb3",
         least=4,
         aim=6,
-        known=1640,
     ),
     Workload(
         "sac_pendulum",
@@ -66,7 +63,6 @@ WORKLOADS = (
         peer="sb3",
         least=2.5,
         aim=3,
-        known=81,
     ),
     Workload(
         "crr_offline",
@@ -77,7 +73,6 @@ WORKLOADS = (
         data=100_000,
         least=2.5,
         aim=3,
-        known=69,
     ),
     Workload(
         "discrete_sac_cartpole",

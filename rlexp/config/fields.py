@@ -26,11 +26,11 @@ class Range:
         if value != value:
             return "must be a number"
         if self.open_low and not closed and not value > self.low:
-            return f"must be greater than {self.low:g}"
+            return f"must be greater than {self.low:.12g}"
         if not value >= self.low:
-            return f"must be at least {self.low:g}"
+            return f"must be at least {self.low:.12g}"
         if not value <= self.high:
-            return f"must be at most {self.high:g}"
+            return f"must be at most {self.high:.12g}"
         return None
 
 

@@ -11,13 +11,14 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any
 
 from rlexp.config.component import REGISTRY, target_of
-from rlexp.errors import ConfigError, UntrustedError
+from rlexp.errors import ConfigError, EnvError, UntrustedError
 
 PLUGIN_VARIABLE = "RLEXP_PLUGINS"  # comma-separated packages, imported before composing and trusted
 PLUGIN_ENTRY_POINT = "rlexp.plugins"
@@ -128,11 +129,16 @@ def check_env(env: dict[str, Any], trust: Trust) -> None:
     if trust.packages is None:
         return
     from rlexp.envs import env_code_roots
+    from rlexp.envs.locate import find_registration
 
-    wrappers = env.get("wrappers") or []
-    for package in sorted(env_code_roots(str(env.get("id")), wrappers)):
-        if package not in ENV_PACKAGES:
-            trust.require(package, f"env.id={env.get('id')} or its wrappers")
+    env_id, wrappers = str(env.get("id")), env.get("wrappers") or []
+    for _ in ("before", "after its module has registered it"):
+        for package in sorted(env_code_roots(env_id, wrappers)):
+            if package not in ENV_PACKAGES:
+                trust.require(package, f"env.id={env_id} or its wrappers")
+        if ":" in env_id:
+            with suppress(EnvError):  # told when the environment is made
+                find_registration(env_id)
     env_trust = Trust(trust.packages | ENV_PACKAGES)
     for index, wrapper in enumerate(wrappers):
         where = f"env.wrappers[{index}]"

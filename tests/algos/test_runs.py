@@ -120,7 +120,14 @@ def stop(trainer: Trainer, clock: int, how: str) -> None:
 @pytest.mark.parametrize(("how", "error", "clock"), [("signal", Interrupted, 50), ("crash", RuntimeError, 90)])
 @pytest.mark.parametrize(("name", "loop"), LOOP_CASES)
 def test_a_stopped_run_resumes_to_the_numbers_of_an_uninterrupted_one(
-    name: str, loop: str, how: str, error: type[BaseException], clock: int, finished: Run, tmp_path: Path
+    name: str,
+    loop: str,
+    how: str,
+    error: type[BaseException],
+    clock: int,
+    finished: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runner = Runner(run_config(name, loop))
     stop(runner.trainer, clock, how)
@@ -128,6 +135,7 @@ def test_a_stopped_run_resumes_to_the_numbers_of_an_uninterrupted_one(
         runner.train(tmp_path / "run")
     assert rows(tmp_path / "run") != rows(finished(name, loop))
     assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] != "completed"
+    monkeypatch.setattr(type(runner.trainer), "start_fresh", lambda self: pytest.fail("it began anew"))
     summary = resume_run(tmp_path / "run", trust=EVERYTHING)
     assert summary["status"] == "completed"
     assert_same_run(tmp_path / "run", finished(name, loop))

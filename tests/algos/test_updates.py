@@ -1,0 +1,170 @@
+"""The updates that have no whole oracle: what each one minimised, recomputed from copies of its networks.
+
+Every expectation is written with torch.distributions and loops over rows, critics and samples.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Independent, Normal
+from torch.distributions.transforms import TanhTransform
+
+from rlexp.algos import CRR, RLPD, DiscreteSAC
+from rlexp.algos.crr import AdvantageType, WeightType
+from rlexp.models import Network
+from rlexp.types import Batch
+from tests.algos.common import CPU, random_batch
+from tests.algos.test_oracles import clone, env_spec
+
+ROWS = 12
+
+
+def set_up(algo: Any, kind: str) -> Any:
+    """Ready to learn, after an update that makes targets, critics and moments differ from each other."""
+    algo.setup(env_spec(kind), Network(hidden=(16,)), device=CPU, seed=4)
+    for seed in range(3):
+        algo.update(random_batch(algo, ROWS, seed=100 + seed))
+    return algo
+
+
+def observe(algo: Any, *names: str) -> tuple[Batch, list[Any], torch.Generator]:
+    """A batch with copies of networks as they are before it, and a generator that gives the update's noise."""
+    return (
+        random_batch(algo, ROWS, seed=5),
+        [copy.deepcopy(getattr(algo, name)) for name in names],
+        clone(algo.generator),
+    )
+
+
+def critic_loss(values: Tensor, batch: Batch, next_value: list[float]) -> float:
+    """Σ over the critics of the mean squared distance to r + γ V(s′)."""
+    total = 0.0
+    for q in values:
+        for b in range(ROWS):
+            target = batch.reward[b].item() + batch.discount[b].item() * next_value[b]
+            total += (q[b].item() - target) ** 2 / ROWS
+    return total
+
+
+def gaussian(outputs: Tensor, min_log_std: float) -> Independent:
+    mean, log_std = outputs.chunk(2, -1)
+    return Independent(Normal(torch.tanh(mean), torch.clip(log_std, min_log_std, 0.0).exp()), 1)
+
+
+@pytest.mark.parametrize("advantage_type", list(AdvantageType))
+@pytest.mark.parametrize("weight_type", list(WeightType))
+def test_crr_regresses_onto_the_better_actions(advantage_type: AdvantageType, weight_type: WeightType) -> None:
+    samples, beta, bound = 3, 0.02, 1.5
+    settings = {"advantage_type": advantage_type, "weight_type": weight_type, "min_log_std": -0.02}
+    algo = set_up(CRR(n_action_samples=samples, beta=beta, max_weight=bound, **settings), "continuous")
+    batch, (actor, critic, target), generator = observe(algo, "actor", "critic", "target_critic")
+    metrics = {name: value.item() for name, value in algo.update(batch).metrics.items()}
+    new_critic = algo.critic  # the actor's weights come from the critics after their step
+    with torch.no_grad():
+        next_noise = torch.randn(ROWS, 2, generator=generator)
+        noise = torch.randn(samples, ROWS, 2, generator=generator)
+        policy = gaussian(actor(batch.next_obs), -0.02)
+        next_action = (policy.mean + policy.stddev * next_noise).clip(-1, 1)
+        next_q = target(batch.next_obs, next_action)[..., 0]
+        values = critic(batch.obs, batch.action)[..., 0]
+        expected_critic = critic_loss(values, batch, [min(q[b].item() for q in next_q) for b in range(ROWS)])
+
+        policy = gaussian(actor(batch.obs), -0.02)
+        q_data = new_critic(batch.obs, batch.action)[..., 0]
+        loss, advantages, weights = 0.0, [], []
+        for b in range(ROWS):
+            baseline = []
+            for j in range(samples):
+                action = (policy.mean[b] + policy.stddev[b] * noise[j, b]).clip(-1, 1)
+                both = new_critic(batch.obs[b : b + 1], action[None])
+                baseline.append(min(both[0, 0, 0].item(), both[1, 0, 0].item()))
+            against = sum(baseline) / samples if advantage_type.name == "mean" else max(baseline)
+            advantages.append(min(q_data[0, b].item(), q_data[1, b].item()) - against)
+            exponential = torch.tensor(advantages[b] / beta).exp().item()
+            weights.append(float(advantages[b] > 0) if weight_type.name == "binary" else min(exponential, bound))
+        log_prob = policy.log_prob(batch.action)
+        loss = -sum(weights[b] * log_prob[b].item() for b in range(ROWS)) / ROWS
+    assert 0 < sum(weight == max(weights) for weight in weights) < ROWS  # some were bounded, or better, and some not
+    assert metrics["loss/critic"] == pytest.approx(expected_critic, rel=1e-4)
+    assert metrics["q/mean"] == pytest.approx(values.mean().item(), rel=1e-4, abs=1e-6)
+    assert metrics["loss/actor"] == pytest.approx(loss, rel=1e-3)
+    assert metrics["advantage/mean"] == pytest.approx(sum(advantages) / ROWS, rel=1e-3, abs=1e-6)
+    assert metrics["advantage/weight"] == pytest.approx(sum(weights) / ROWS, rel=1e-3)
+
+
+def test_discrete_sac_takes_its_expectations_over_all_actions() -> None:
+    algo = set_up(DiscreteSAC(initial_alpha=0.3, target_entropy_ratio=0.4), "discrete")
+    batch, (actor, critic, target, log_alpha), _ = observe(algo, "actor", "critic", "target_critic", "log_alpha")
+    before = algo.generator.get_state()
+    metrics = {name: value.item() for name, value in algo.update(batch).metrics.items()}
+    assert torch.equal(algo.generator.get_state(), before)  # nothing is sampled
+    alpha = log_alpha.exp().item()
+    with torch.no_grad():
+        following, current = (Categorical(logits=actor(obs)).probs.tolist() for obs in (batch.next_obs, batch.obs))
+        next_q, new_q = target(batch.next_obs), algo.critic(batch.obs)
+        log = lambda p: torch.tensor(p).log().item()  # noqa: E731
+        next_value, loss, entropy = [], 0.0, 0.0
+        for b in range(ROWS):
+            soft = [
+                min(next_q[0, b, a].item(), next_q[1, b, a].item()) - alpha * log(p) for a, p in enumerate(following[b])
+            ]
+            next_value.append(sum(p * v for p, v in zip(following[b], soft)))
+            for a, p in enumerate(current[b]):
+                loss += p * (alpha * log(p) - min(new_q[0, b, a].item(), new_q[1, b, a].item())) / ROWS
+                entropy -= p * log(p) / ROWS
+        taken = torch.stack([q[torch.arange(ROWS), batch.action] for q in critic(batch.obs)])
+    assert metrics["loss/critic"] == pytest.approx(critic_loss(taken, batch, next_value), rel=1e-4)
+    assert metrics["loss/actor"] == pytest.approx(loss, rel=1e-4)
+    assert metrics["policy/entropy"] == pytest.approx(entropy, rel=1e-4)
+    assert metrics["policy/alpha"] == pytest.approx(alpha, rel=1e-6)
+    # The entropy is above 0.4 log 3, so that the temperature must fall.
+    assert entropy > 0.4 * log(3.0)
+    assert algo.log_alpha.item() < log_alpha.item()
+
+
+@pytest.mark.parametrize("mean_actor", [True, False])
+def test_rlpd_bootstraps_from_a_random_subset_and_follows_all_critics(mean_actor: bool) -> None:
+    critics, chosen = 5, 2
+    algo = set_up(RLPD(n_critics=critics, n_target_critics=chosen, mean_actor=mean_actor), "continuous")
+    names = ("actor", "target_critic", "log_alpha")
+    subsets = set()
+    for _ in range(4):
+        batch, (actor, target, log_alpha), generator = observe(algo, *names)
+        with torch.no_grad():
+            values = algo.critic(batch.obs, batch.action)[..., 0].clone()
+        metrics = {name: value.item() for name, value in algo.update(batch).metrics.items()}
+        order = torch.rand(critics, generator=generator).argsort()[:chosen].tolist()
+        noise, next_noise = torch.randn(2, ROWS, 2, generator=generator)
+        subsets.add(tuple(sorted(order)))
+        alpha = log_alpha.exp().item()
+
+        def sample(obs: Tensor, noise: Tensor, actor: Any = actor) -> tuple[Tensor, Tensor]:
+            mean, log_std = actor(obs).chunk(2, -1)
+            normal = Normal(mean, log_std.clip(-20, 2).exp())
+            before = normal.mean + normal.stddev * noise
+            correction = TanhTransform().log_abs_det_jacobian(before, before.tanh())
+            return before.tanh(), (normal.log_prob(before) - correction).sum(-1)
+
+        with torch.no_grad():
+            next_action, next_log_prob = sample(batch.next_obs, next_noise)
+            next_q = target(batch.next_obs, next_action)[..., 0]
+            next_value = [
+                min(next_q[i, b].item() for i in order) - alpha * next_log_prob[b].item() for b in range(ROWS)
+            ]
+            action, log_prob = sample(batch.obs, noise)
+            q = algo.critic(batch.obs, action)[..., 0]
+            q = torch.stack([sum(q) / critics if mean_actor else q.min(0).values])[0]
+        assert metrics["loss/critic"] == pytest.approx(critic_loss(values, batch, next_value), rel=1e-4)
+        assert metrics["loss/actor"] == pytest.approx((alpha * log_prob - q).mean().item(), rel=1e-4)
+    assert len(subsets) > 1  # drawn anew for every update
+
+
+def test_rlpd_has_the_layer_norms_that_keep_it_in_bounds() -> None:
+    algo = set_up(RLPD(), "continuous")
+    assert all(layer.norm_weight is not None for layer in list(algo.critic.layers)[:-1])
+    assert all(layer.norm_weight is None for layer in algo.actor.layers)

@@ -1,0 +1,67 @@
+import pytest
+
+from rlexp.bench.peers import translate
+from rlexp.bench.sb3_script import value_of
+from rlexp.bench.workloads import config_of, select
+from rlexp.config.compose import compose
+from rlexp.errors import ConfigError
+
+
+def test_sb3_gets_the_preset_of_ppo():
+    settings = translate("sb3", compose(["zoo=ppo_cartpole", "env.num_envs=8"]))
+    given = settings["arguments"]
+    assert (settings["package"], settings["class"]) == ("stable_baselines3", "PPO")
+    assert settings["env"] == {"id": "CartPole-v1", "num_envs": 8, "kwargs": {}}
+    assert given["learning_rate"] == {"linear": [1e-3, 0.0, 1.0]}
+    assert given["clip_range"] == {"linear": [0.2, 0.0, 1.0]}
+    assert (given["n_steps"], given["batch_size"], given["n_epochs"]) == (32, 256, 20)
+    assert (given["gamma"], given["gae_lambda"]) == (0.98, 0.8)
+
+
+def test_sb3_counts_the_target_interval_in_steps_not_updates():
+    overrides = ["algo=dqn", "env=cartpole", "algo.target_interval=128"]
+    every = {"train_frequency": 256, "gradient_updates_per_step": 128}
+    config = compose([*overrides, *(f"trainer.{name}={value}" for name, value in every.items())])
+    assert translate("sb3", config)["arguments"]["target_update_interval"] == 256
+    (work,) = select(["dqn_cartpole"])
+    given = translate("sb3", config_of(work))["arguments"]
+    assert given["target_update_interval"] == 10_000  # SB3's default
+    assert given["exploration_initial_eps"] == given["exploration_final_eps"] == 0.05
+
+
+def test_sb3_gets_widths_and_number_of_critics_together():
+    config = compose(["algo=sac", "env=pendulum", "model.hidden=[32,16]", "algo.n_critics=5"])
+    assert translate("sb3", config)["arguments"]["policy_kwargs"] == {"n_critics": 5, "net_arch": [32, 16]}
+
+
+def test_d3rlpy_gets_the_same_ensemble_and_soft_targets():
+    (work,) = select(["crr_offline"])
+    settings = translate("d3rlpy", config_of(work, "data.npz"))
+    assert settings["data"] == "data.npz"
+    assert settings["hidden"] == [256, 256]
+    given = settings["arguments"]
+    assert (given["n_critics"], given["target_update_type"], given["tau"]) == (2, "soft", 0.005)
+    assert (given["batch_size"], given["n_action_samples"]) == (256, 4)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "what"),
+    [
+        (["algo=ppo", "env.normalize_obs=true"], "normalised"),
+        (["algo=dqn", "algo.double=true"], "double"),
+        (["algo=dqn", "buffer.n_step=3"], "n-step"),
+        (["algo=sac", "env=pendulum", "algo.actor_learning_rate=1e-3"], "learning rates"),
+        (["algo=ppo", "model.activation=elu"], "model.activation"),
+        (["algo=ppo", "algo.schedules={entropy_coef:{shape:linear,end:0.1}}"], "schedule of entropy_coef"),
+        (["algo=discrete_sac"], "DiscreteSAC"),
+    ],
+)
+def test_what_the_peer_cannot_express_is_refused(overrides, what):
+    with pytest.raises(ConfigError, match=what):
+        translate("sb3", compose(overrides))
+
+
+def test_a_linear_schedule_reaches_its_end_where_the_config_says():
+    schedule = value_of({"linear": [1.0, 0.2, 0.5]})
+    assert [schedule(left) for left in (1.0, 0.75, 0.5, 0.0)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
+    assert value_of(3) == 3

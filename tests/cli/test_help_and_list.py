@@ -1,0 +1,108 @@
+"""Help and listings: they show what can be composed, and answer at once because torch stays out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlexp.config.compose import CHOICE_GROUPS, choices
+from tests.cli.conftest import Command
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"], ["train", "--help"], ["algo=ppo", "-h"]])
+def test_help_shows_every_command_and_everything_that_can_be_composed(arguments: list[str], rlexp: Command) -> None:
+    answer = rlexp(*arguments)
+    assert answer.code == 0
+    for command in ("train", "--multirun", "resume RUN", "eval RUN", "predict RUN", "list"):
+        assert command in answer.out
+    for group in CHOICE_GROUPS:
+        assert f"  {group:<8} {', '.join(choices(group))}\n" in answer.out
+
+
+def test_what_the_help_proposes_can_be_composed(rlexp: Command) -> None:
+    lines = [line.split("  ") for line in rlexp().out.splitlines() if "rlexp algo=ppo" in line or "--multirun" in line]
+    proposed = [part.strip() for line in lines for part in line if part.strip().startswith("rlexp ")]
+    assert len(proposed) >= 3
+    names = {word.partition("=")[2] for line in proposed for word in line.split() if word.startswith("algo=")}
+    assert {name for each in names for name in each.split(",")} <= set(choices("algo"))
+
+
+def test_list_has_a_line_on_every_choice_of_every_group(rlexp: Command) -> None:
+    answer = rlexp("list")
+    assert answer.code == 0
+    for group in CHOICE_GROUPS:
+        for name, line in choices(group).items():
+            assert any(row.startswith(f"{name} ") and row.endswith(line) for row in answer.out.splitlines()), name
+
+
+@pytest.mark.parametrize("group", CHOICE_GROUPS)
+def test_list_shows_one_group_in_the_singular_and_the_plural(group: str, rlexp: Command) -> None:
+    one, many = rlexp("list", group), rlexp("list", f"{group}s")
+    assert one == many
+    assert [row.split()[0] for row in one.out.splitlines()[1:]] == sorted(choices(group))
+
+
+def test_list_shows_own_configs(rlexp: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "algo").mkdir()
+    (tmp_path / "algo" / "mine.yaml").write_text("# @package _global_\n# My own idea\n")
+    monkeypatch.setenv("RLEXP_CONFIG_DIR", str(tmp_path))
+    assert "mine          My own idea" in rlexp("list", "algo").out
+
+
+def test_list_shows_the_runs_there_are(rlexp: Command, trained: Path) -> None:
+    assert rlexp("list", "runs").out == "No runs below outputs.\n"
+    header, row = rlexp("list", "runs", trained.parent).out.splitlines()
+    assert header.split()[:4] == ["run", "status", "algo", "env"]
+    assert row.split()[1:6] == ["completed", "ppo", "CartPole-v1", "0", "256"]
+
+
+def test_list_shows_a_damaged_run_as_such(rlexp: Command, trained: Path) -> None:
+    (trained / "status.json").write_text("{")
+    answer = rlexp("list", "runs", trained.parent)
+    assert answer.code == 0
+    assert "damaged" in answer.out
+
+
+def test_an_unknown_command_or_group_is_answered_with_the_nearest(rlexp: Command) -> None:
+    answer = rlexp("trian", "algo=ppo")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == "error: There is no command 'trian'. Did you mean train? Overrides are written KEY=VALUE.\n"
+    answer = rlexp("list", "algoss")
+    assert (answer.code, answer.err) == (
+        1,
+        "error: rlexp list algoss: there is no such group. Did you mean algo?\n",
+    )
+
+
+def test_an_unknown_flag_is_answered_with_the_nearest(rlexp: Command) -> None:
+    answer = rlexp("--multirn", "algo=ppo,dqn")
+    assert (answer.code, answer.err) == (1, "error: --multirn: no such option. Did you mean --multirun?\n")
+    assert rlexp("algo=ppo", "--cfg", "foo").code == 1
+
+
+def test_the_version_is_that_of_the_package(rlexp: Command) -> None:
+    from importlib.metadata import version
+
+    assert rlexp("--version").out == f"rlexp {version('rlexp')}\n"
+
+
+WITHOUT_TORCH = """
+import sys
+from rlexp.cli import dispatch
+for arguments in ([], ["--help"], ["list"], *(["list", group] for group in GROUPS), ["list", "runs", RUNS]):
+    assert dispatch(arguments) == 0
+import rlexp
+rlexp.__all__, dir(rlexp), rlexp.RlexpError
+heavy = {"torch", "gymnasium", "tensorboard", "wandb", "h5py"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def test_help_and_listings_do_not_import_torch(trained: Path) -> None:
+    code = f"GROUPS = {CHOICE_GROUPS!r}; RUNS = {str(trained.parent)!r}\n{WITHOUT_TORCH}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "completed" in done.stdout
