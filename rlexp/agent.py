@@ -16,7 +16,7 @@ import gymnasium as gym
 from rlexp.checkpoint import Checkpoint, save_checkpoint
 from rlexp.config.compose import compose, register
 from rlexp.config.trust import EVERYTHING, Trust, trusting
-from rlexp.errors import ConfigError, RunError
+from rlexp.errors import ConfigError, EnvError, RunError
 from rlexp.evaluation import Evaluation, Evaluator
 from rlexp.loading import load
 from rlexp.policy import Policy
@@ -43,12 +43,14 @@ class Agent:
                 f"{type(self).__name__} cannot be made with algo={self._runner.algo_name}. Use rlexp.Agent(…) for that."
             )
 
-    def _begin(self, config: dict[str, Any], trust: Trust, env: EnvFactory | None) -> None:
+    def _begin(
+        self, config: dict[str, Any], trust: Trust, env: EnvFactory | None, runner: Runner | None = None
+    ) -> None:
         self.config = config
         self.summary: dict[str, Any] | None = None
         self.run_dir: Path | None = None  # where the run lies once it has begun
         self._trust, self._env_factory = trust, env
-        self._runner = Runner(config, trust=trust, env_factory=env)  # refuses what cannot work
+        self._runner = runner or Runner(config, trust=trust, env_factory=env)  # refuses what cannot work
         self._checkpoint: Checkpoint | None = None
         self._policy: Policy | None = None
         self._predictor: Predictor | None = None
@@ -107,12 +109,17 @@ class Agent:
     ) -> Self:
         """Open a run directory or a saved checkpoint; ``trust`` names packages of yours that it may execute."""
         register()
-        loaded = load(path, which=checkpoint, trust=trusting(trust), env_factory=env)
+        try:
+            loaded = load(path, which=checkpoint, trust=trusting(trust), env_factory=env)
+        except EnvError as error:
+            if env is not None:
+                raise
+            raise EnvError(f"{error} If a function in Python made it, pass that again: load(…, env=…).") from error
         if cls.algo and loaded.runner.algo_name != cls.algo:
             raise ConfigError(f"{path} holds {loaded.runner.algo_name}, not {cls.algo}. Load it with rlexp.Agent.load.")
         agent = cls.__new__(cls)
-        agent._begin(loaded.checkpoint.config, trusting(trust), env)
-        agent._runner, agent._checkpoint = loaded.runner, loaded.checkpoint
+        agent._begin(loaded.checkpoint.config, trusting(trust), env, loaded.runner)
+        agent._checkpoint = loaded.checkpoint
         agent.run_dir = loaded.run_dir.path if loaded.run_dir is not None else None
         return agent
 
@@ -122,8 +129,8 @@ class Agent:
     def policy(self) -> Policy:
         """The policy of now: fresh, trained or loaded."""
         if self._policy is None:
-            state = self._checkpoint.tree["policy"] if self._checkpoint is not None else None
-            self._policy = self._runner.policy(state)
+            saved = self._checkpoint
+            self._policy = self._runner.policy(saved and saved.tree["policy"], saved.path if saved else "")
         return self._policy
 
     def _adopt(self, runner: Runner) -> None:

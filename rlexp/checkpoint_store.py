@@ -119,7 +119,8 @@ class CheckpointStore:
         checkpoint = load_checkpoint(path)
         if None not in (self.owner, checkpoint.run) and checkpoint.run != self.owner:
             raise CheckpointError(
-                f"The checkpoint {path} is of another run ({checkpoint.run[:20]!r} instead of {self.owner!r}). Remove it."
+                f"The checkpoint {path} is of another run ({checkpoint.run[:20]!r}; run.json says {self.owner!r}). "
+                "Put back what belongs here."
             )
         return checkpoint
 

@@ -249,7 +249,7 @@ def evaluate(arguments: list[str]) -> int:
     runner = loaded.runner
     evaluator = Evaluator(runner.env, render_mode="human" if options.render else None)
     try:
-        policy = runner.policy(loaded.checkpoint.tree["policy"])
+        policy = runner.policy(loaded.checkpoint.tree["policy"], loaded.checkpoint.path)
         result = evaluator(policy, options.episodes, seed=options.seed, deterministic=options.deterministic)
     finally:
         evaluator.close()
@@ -273,7 +273,8 @@ def predict(arguments: list[str]) -> int:
     from rlexp.prediction import Predictor
 
     loaded = load(path, which=options.checkpoint, overrides=overrides, trust=trusting(options.trust))
-    predictor = Predictor(loaded.runner.env, loaded.runner.policy(loaded.checkpoint.tree["policy"]), options.seed)
+    policy = loaded.runner.policy(loaded.checkpoint.tree["policy"], loaded.checkpoint.path)
+    predictor = Predictor(loaded.runner.env, policy, options.seed)
     for number, line in enumerate(getattr(sys.stdin, "buffer", sys.stdin), start=1):
         if not line.strip():
             continue

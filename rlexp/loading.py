@@ -42,7 +42,7 @@ def load(
     path = Path(path)
     run_dir, checkpoint = find_checkpoint(path, which)
     if not isinstance(checkpoint.tree.get("policy"), dict):
-        raise CheckpointError(f"The checkpoint {checkpoint.path} holds no policy. It was not written by rlexp.")
+        raise CheckpointError(f"The checkpoint {checkpoint.path} holds no policy. Use one that rlexp wrote.")
     config = apply_overrides(checkpoint.config, overrides)
     runner = Runner(config, trust=trust, env_factory=env_factory)
     if runner.spec.to_dict() != checkpoint.tree.get("spec"):

@@ -358,9 +358,9 @@ def _accessing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunError(
-            f"{path} cannot be read or written: {files.reason(error)}. Check free space and permissions."
-        ) from error
+        system = error.errno is not None  # otherwise it is what files.py found
+        advice = "Check free space and permissions." if system else "Restore it from a copy of the run."
+        raise RunError(f"{path} cannot be read or written: {files.reason(error)}. {advice}") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:

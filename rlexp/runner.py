@@ -81,17 +81,17 @@ class Runner:
 
     # ---- the three ways to use it
 
-    def policy(self, state: dict[str, Any] | None = None) -> Policy:
-        """A policy to act with, eager; ``state`` is the ``policy`` of a checkpoint."""
+    def policy(self, state: dict[str, Any] | None = None, source: Path | str = "") -> Policy:
+        """A policy to act with, eager; ``state`` is the ``policy`` of the checkpoint at ``source``."""
         if not hasattr(self.algo, "spec"):
             self._setup_algo()
         policy = self._policy()
         if state is not None:
             try:
                 policy.load_state_dict(state)
-            except MISFITS as error:
+            except (CheckpointError, *MISFITS) as error:
                 raise CheckpointError(
-                    f"The checkpoint does not fit the config ({_short(error)}). "
+                    f"The checkpoint {source} does not fit the config ({_short(error)}). "
                     "Leave out the overrides that change networks or spaces."
                 ) from error
         return policy
@@ -181,7 +181,9 @@ class Runner:
 
     def _apply_decisions(self, decisions: dict[str, Any], console: Console) -> None:
         torch.set_num_threads(decisions["threads"])
-        if decisions["compile"]:
+        if decisions["compile"] and (problem := compiler_problem(self.device)):  # resumed on another machine
+            console.warn(f"Updates are no longer compiled: {problem}. Numbers may differ in their last digits.")
+        elif decisions["compile"]:
             console.note("The updates are compiled: the first ones take some seconds (compile=false avoids it).")
             self.algo.compile_phases()
 
@@ -273,8 +275,9 @@ class Runner:
             return
         try:
             trainer.load_state_dict(checkpoint.tree, checkpoint.segments)
-        except MISFITS as error:
-            raise RunError(
+        except (CheckpointError, *MISFITS) as error:
+            kind = CheckpointError if isinstance(error, CheckpointError) else RunError
+            raise kind(
                 f"The checkpoint {checkpoint.path} does not fit the config of the run ({_short(error)}). "
                 "Resume without the overrides that change networks, spaces or the loop."
             ) from error

@@ -139,6 +139,15 @@ def run(job: dict[str, Any], main: Callable[[list[str]], None]) -> None:
         os._exit(code)
 
 
+def warm_up() -> None:
+    """Let this process import what its children would import anew, each for itself."""
+    from rlexp.config.compose import compose
+    from rlexp.runner import Runner
+
+    for algo, env in (("ppo", "cartpole"), ("dqn", "lunar_lander"), ("sac", "half_cheetah")):
+        Runner(compose([f"algo={algo}", f"env={env}", "device=cpu", "model.hidden=[8]"])).policy()
+
+
 def serve() -> None:
     """Answer until standard input ends."""
     import torch
@@ -148,6 +157,7 @@ def serve() -> None:
     from rlexp.config.compose import register
 
     register()
+    warm_up()
     os.fsync = lambda descriptor: None  # type: ignore[assignment]  # what it brings cannot be seen without a power cut
     for line in sys.stdin:
         job = json.loads(line)

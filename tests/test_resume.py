@@ -31,9 +31,9 @@ from rlexp.loggers import Logger
 from rlexp.resuming import resume_run
 from rlexp.run_dir import RunDir
 from rlexp.runner import Runner
-from rlexp.trainers.base import Interrupted
+from rlexp.trainers.base import Interrupted, Trainer
 from tests.damage import snapshot
-from tests.trainers.recording import rows_of, without_time
+from tests.trainers.recording import counting_config, rows_of, without_time
 
 KILLED, TERMINATED = -9, 143
 ROOT = Path(__file__).parent.parent
@@ -276,6 +276,47 @@ def test_an_environment_that_cannot_be_restored_is_reported_and_the_run_goes_on(
     memory = read_memory(path)
     assert len(memory) == 60
     assert not memory.breaks().any()  # the episodes that were given up count as truncated
+
+
+@pytest.mark.parametrize("loop", ["on_policy", "replay", "mixed"])
+def test_an_episode_that_cannot_be_continued_is_truncated_where_it_stood(
+    loop: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = {"trainer__rollout_steps": 4} if loop == "on_policy" else {"trainer__learning_starts": 4}
+    config = counting_config(
+        loop,
+        **steps,
+        env__num_envs=2,
+        env__kwargs={"length": 5, "end": "truncated", "forgetful": False},  # carries a sum into the next episode
+        env__normalize_reward=True,
+        trainer__total_steps=64,
+        trainer__log_interval=8,
+    )
+    stops = {"_target_": "tests.trainers.recording.Listener", "signal_at": 4 if loop == "on_policy" else 16}
+    config["trainer"]["callbacks"] = [stops]  # after 16 steps: in the fourth episode, which has had one
+    with pytest.raises(Interrupted):
+        Runner(config).train(tmp_path / "run")
+    running, trainers = [], []
+    load = Trainer.load_state_dict
+
+    def look(self: Trainer, *args: Any) -> None:
+        load(self, *args)
+        running.append(self.policy.reward_normalizer.returns.tolist())  # type: ignore[union-attr]
+        trainers.append(self)
+
+    monkeypatch.setattr(Trainer, "load_state_dict", look)
+    resume_run(tmp_path / "run", trust=EVERYTHING)
+    assert "Environments 0, 1 could not be restored exactly" in caplog.text
+    assert running == [[0.0, 0.0]]  # new episodes have begun
+    rows = rows_of(tmp_path / "run")
+    assert [row["env_steps"] for row in rows] == list(range(8, 65, 8))
+    if loop == "on_policy":
+        return
+    memory = trainers[0].work.buffer.transitions()
+    assert not memory.breaks().any()
+    ends = np.flatnonzero(memory.truncated[:32])  # of the first environment
+    assert ends.tolist() == [4, 9, 14, 15, 20, 25, 30, 31]  # 15: given up; 31: the newest
+    np.testing.assert_array_equal(memory.next_obs[15, :2], [memory.obs[15, 0], 1])
 
 
 # ---- rows

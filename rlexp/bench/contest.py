@@ -41,6 +41,11 @@ class Rounds:
     answers: list[dict[str, Any]] = field(default_factory=list)  # all that the child said
 
     @property
+    def cpu_rates(self) -> list[float]:
+        """Units per second of processor time: what is left of a rate when others use the machine too."""
+        return [answer["count"] / answer["cpu_seconds"] for answer in self.answers]
+
+    @property
     def median(self) -> float:
         """Units per second."""
         return median(self.rates)

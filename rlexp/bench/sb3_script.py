@@ -70,6 +70,8 @@ def solve(task: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Do what the argument says."""
     task = json.loads(sys.argv[1])
+    # d3rlpy needs the old gym package, and SB3 imports it where it finds it: that time is not SB3's.
+    sys.modules["gym"] = None  # type: ignore[assignment]
     import torch
 
     torch.set_num_threads(task["threads"])

@@ -105,17 +105,34 @@ def summarize(work: Workload, peer: str | None, by_threads: dict[int, dict[str, 
 
 
 def _side(rounds: Rounds) -> dict[str, Any]:
-    return {"median": rounds.median, "rounds": [round(rate, 3) for rate in rounds.rates]}
+    return {
+        "median": rounds.median,
+        "rounds": [round(rate, 3) for rate in rounds.rates],
+        "cpu_rounds": [round(rate, 3) for rate in rounds.cpu_rates],
+    }
 
 
 def _compared(ours: Rounds, theirs: Rounds) -> dict[str, Any]:
     each = ratios(ours.rates, theirs.rates)
-    return {"ratio": median(each), "ratios": [round(ratio, 3) for ratio in each]}
+    cpu = median(ratios(ours.cpu_rates, theirs.cpu_rates))
+    return {"ratio": median(each), "ratios": [round(ratio, 3) for ratio in each], "cpu_ratio": cpu}
 
 
 def show(results: Sequence[dict[str, Any]]) -> None:
     """The table: a row for every number of threads, and one with each side at its better number."""
-    columns = ["work", "threads", "rlexp", "per second", "peer", "peer's", "ratio", "at least", "aim", ""]
+    columns = [
+        "work",
+        "threads",
+        "rlexp",
+        "per second",
+        "peer",
+        "peer's",
+        "ratio",
+        "by cpu time",
+        "at least",
+        "aim",
+        "",
+    ]
     rows = []
     for result in results:
         if "error" in result:
@@ -137,6 +154,7 @@ def show(results: Sequence[dict[str, Any]]) -> None:
                     result["peer"] or "" if "peer" in entry else "",
                     report.number(entry["peer"]["median"]) if "peer" in entry else "",
                     report.times(entry.get("ratio")),
+                    report.times(entry.get("cpu_ratio")),
                     report.times(result["least"]) if last else "",
                     report.times(result["aim"]) if last else "",
                     result["verdict"] if last else "",

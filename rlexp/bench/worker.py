@@ -58,15 +58,20 @@ class Pacer:
     """
 
     def __init__(
-        self, channel: Any, *, clock: Callable[[], float] = time.perf_counter, warm_seconds: float = WARM_SECONDS
+        self,
+        channel: Any,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        cpu_clock: Callable[[], float] = time.process_time,
+        warm_seconds: float = WARM_SECONDS,
     ) -> None:
-        self.channel, self.clock, self.warm_seconds = channel, clock, warm_seconds
+        self.channel, self.clock, self.cpu_clock, self.warm_seconds = channel, clock, cpu_clock, warm_seconds
         self.on_begin: Callable[[], None] = lambda: None
         self.on_end: Callable[[], dict[str, Any]] = dict
         self.info: dict[str, Any] = {}  # said once, when ready
         self._until = -math.inf  # nothing happens before
         self._warm = False
-        self._start: tuple[float, float] | None = None  # when the measurement began, and at which count
+        self._start: tuple[float, float, float] | None = None  # of the measurement: time, processor time, count
 
     def __call__(self, count: float, learning: bool = True) -> None:
         """``count`` steps or updates are done; ``learning`` is False as long as no update has been made."""
@@ -79,8 +84,9 @@ class Pacer:
         if self._start is None:
             self.channel.send({"ready": True, **self.info})
         else:
-            begun, first = self._start
-            self.channel.send({"count": count - first, "seconds": now - begun, **self.on_end()})
+            begun, cpu, first = self._start
+            answer = {"count": count - first, "seconds": now - begun, "cpu_seconds": self.cpu_clock() - cpu}
+            self.channel.send(answer | self.on_end())
         self._wait(count)
 
     def _wait(self, count: float) -> None:
@@ -89,7 +95,7 @@ class Pacer:
             raise Finished
         self.on_begin()
         now = self.clock()
-        self._start, self._until = (now, count), now + order["seconds"]
+        self._start, self._until = (now, self.cpu_clock(), count), now + order["seconds"]
 
 
 def locate(target: str) -> Callable[[dict[str, Any], Pacer], None]:

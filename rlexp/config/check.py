@@ -6,6 +6,7 @@ So every node is merged strictly into the schema derived from what its ``_target
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -139,9 +140,15 @@ def _children(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from enumerate(value)
 
 
+@functools.cache
+def _defaults(schema: type) -> DictConfig:
+    """A schema's node; slow to make, and merging copies it."""
+    return OmegaConf.structured(schema)  # type: ignore[no-any-return]
+
+
 def _merge(where: str, schema: type, values: dict[str, Any]) -> DictConfig:
     try:
-        return OmegaConf.merge(OmegaConf.structured(schema), values)  # type: ignore[return-value]
+        return OmegaConf.merge(_defaults(schema), values)  # type: ignore[return-value]
     except OmegaConfBaseException as error:
         if not error.full_key and len(values) > 1:  # it does not say where: ask for one setting at a time
             for name, value in values.items():

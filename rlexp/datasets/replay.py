@@ -68,7 +68,8 @@ class ReplayDataset:
         # A name only: Hydra would follow a path to a file anywhere, and this may come out of a stranger's config.
         if self.zoo not in (presets := choices("zoo")):
             raise ConfigError(f"dataset.zoo={self.zoo!r} is not a preset.{suggest(str(self.zoo), presets)}")
-        return compose([f"zoo={self.zoo}", f"seed={self.seed}", "name=dataset"])
+        # One thread and no compiler: everyone gets the same data, whatever the machine.
+        return compose([f"zoo={self.zoo}", f"seed={self.seed}", "name=dataset", "threads=1", "compile=false"])
 
     def _cache_path(self) -> Path:
         """Named by the whole config of the training."""
@@ -94,8 +95,11 @@ def read_memory(path: Path) -> Transitions:
     state = loop.get("buffer") if isinstance(loop, dict) else None
     if not isinstance(state, dict):
         raise CheckpointError(f"The checkpoint {loaded.checkpoint.path} holds no replay memory. Use that of a run.")
-    runner.buffer.load_state_dict(state)
-    for name, rows in loaded.checkpoint.segments.items():
-        runner.buffer.load_rows(int(name.split("-")[1]), rows())
-    data = runner.buffer.transitions()
+    try:
+        runner.buffer.load_state_dict(state)
+        for name, rows in loaded.checkpoint.segments.items():
+            runner.buffer.load_rows(int(name.split("-")[1]), rows())
+        data = runner.buffer.transitions()
+    except CheckpointError as error:
+        raise CheckpointError(f"{error} Use another checkpoint than {loaded.checkpoint.path}.") from error
     return replace(data, action=policy.env_action(data.action))

@@ -206,6 +206,8 @@ class Trainer(ABC):
         """One update of the algorithm; its metrics stay on the device until they are logged."""
         before = self.algo.updates
         update = self.algo.update(batch)
+        if self.algo.updates == before:
+            self.algo.updates += 1  # it does not count by itself, and the offline loop would never end
         self.updates += self.algo.updates - before
         self.metrics = update.metrics
         return update
@@ -329,7 +331,11 @@ class Trainer(ABC):
 def _checked_progress(progress: dict[str, Any]) -> dict[str, Any]:
     """The counters and results of a checkpoint, which may be a stranger's; ValueError if they cannot be any."""
     evals = [progress[name] for name in ("last_eval", "best_eval") if progress[name] is not None]
-    numbers = [progress["seconds"], *progress["metrics"].values(), *(value for each in evals for value in each.values())]
+    numbers = [
+        progress["seconds"],
+        *progress["metrics"].values(),
+        *(value for each in evals for value in each.values()),
+    ]
     episodes = [number for episode in progress["episodes"] for number in episode]
     counters = [progress[name] for name in ("env_steps", "updates", "rows", "evals_since_best")]
     counters.append(progress["last_eval_clock"] + 1)  # -1: never

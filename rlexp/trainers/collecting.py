@@ -57,6 +57,8 @@ class Collector:
         """Put every environment back; returns those that could not be restored exactly and began a new episode."""
         self.obs, restarted = self.envs.restore(state["envs"])
         self.carry = state["carry"]
+        if restarted and self.policy.reward_normalizer is not None:
+            self.policy.reward_normalizer.returns[restarted] = 0.0
         if restarted and self.carry is not None:
             ended = torch.zeros(self.num_envs, dtype=torch.bool)
             ended[restarted] = True

@@ -60,7 +60,8 @@ def small_overrides(name: str, loop: str | None = None) -> list[str]:
         return [*given, "buffer=rollout", "trainer.rollout_steps=10"]
     given += ["buffer=replay", "buffer.capacity=70", "trainer.batch_size=8"]
     if loop in (REPLAY, MIXED):
-        given += ["trainer.learning_starts=20", "trainer.train_frequency=2"]
+        # Trainings at 70 and 105 steps: a resume from 80 has to know the metrics of the first one.
+        given += ["trainer.learning_starts=52", "trainer.train_frequency=35", "trainer.gradient_updates_per_step=12"]
     return given + (["dataset=random", "dataset.size=100"] if loop in (OFFLINE, MIXED) else [])
 
 

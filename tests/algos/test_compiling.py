@@ -19,9 +19,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rlexp.compiling
+import rlexp.runner
 from rlexp.algos.base import Algorithm, OnPolicyAlgorithm
 from rlexp.compiling import CompiledPhase, compiler_problem, phases_of
 from rlexp.config.component import schedulable
+from rlexp.config.trust import EVERYTHING
+from rlexp.resuming import resume_run
 from rlexp.runner import Runner
 from rlexp.schedules import Schedule
 from tests.algos.common import (
@@ -177,7 +180,7 @@ def test_machine_code_computes_the_eager_numbers(name: str, tmp_path: Path, monk
 
 
 def compile_config(*changes: str) -> dict[str, Any]:
-    return small_config("dqn", changes=("progress=plain", "trainer.total_steps=40", *changes))
+    return small_config("dqn", changes=("progress=plain", "trainer.total_steps=80", *changes))
 
 
 def decisions(path: Path) -> dict[str, Any]:
@@ -202,17 +205,27 @@ def test_without_a_compiler_a_run_goes_on_eagerly_and_says_so(
     assert weights(tmp_path / "run") == weights(tmp_path / "eager")
 
 
-def test_the_decision_to_compile_is_kept_when_a_run_is_extended(
+def test_the_decision_to_compile_follows_the_plan_and_is_kept_on_resume(
     tracing: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(rlexp.compiling.shutil, "which", lambda *_: "/usr/bin/g++")
-    runner = Runner(compile_config("compile=true"))
-    runner.train(tmp_path / "run")
-    assert "updates are compiled" in "".join(capfd.readouterr())
-    assert decisions(tmp_path / "run")["compile"] is True
-    assert len(phases(runner.algo)) == traces() == 1
     Runner(compile_config("compile=auto")).train(tmp_path / "short")  # too few updates to pay
     assert decisions(tmp_path / "short")["compile"] is False
+    with monkeypatch.context() as patch:
+        patch.setattr(rlexp.runner, "COMPILE_PAYS_AFTER", {"small": 0, "large": 0})
+        Runner(compile_config("compile=auto")).train(tmp_path / "run")
+    assert decisions(tmp_path / "run")["compile"] is True
+    assert traces() == 1
+    capfd.readouterr()
+    resume_run(tmp_path / "run", ["trainer.total_steps=120"], trust=EVERYTHING)  # by its own plan it would not pay
+    assert "updates are compiled" in "".join(capfd.readouterr())
+    assert traces() == 2
+    # taken to a machine without a compiler, it says so and goes on
+    monkeypatch.setattr(rlexp.compiling.shutil, "which", lambda *_: None)
+    summary = resume_run(tmp_path / "run", ["trainer.total_steps=160"], trust=EVERYTHING)
+    assert summary["status"] == "completed"
+    assert "Updates are no longer compiled: no C++ compiler was found" in "".join(capfd.readouterr())
+    assert traces() == 2
 
 
 # ---- nothing waits for the device
@@ -289,6 +302,16 @@ def test_bfloat16_updates_keep_weights_in_float32_and_stay_near_the_full_ones(na
             assert value.dtype == torch.float32, key
             assert torch.isfinite(value).all(), key
     assert any(not torch.equal(state[key], other[key]) for key in state if "weight" in key)  # it did make a difference
+
+
+def test_lower_precision_can_be_compiled_too(tracing: None) -> None:
+    eager, compiled = small_algo("dqn"), small_algo("dqn")
+    for algo in (eager, compiled):
+        algo.autocast = torch.bfloat16
+    compiled.compile_phases()
+    for seed in range(2):
+        update_both(eager, compiled, seed)
+    assert traces() == 1
 
 
 def test_two_eager_agents_are_equal_bit_for_bit() -> None:

@@ -97,7 +97,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(
 
 
 def stop(trainer: Trainer, clock: int, how: str) -> None:
-    """Let a run end at a moment that is no interval's end: asked to, or in the middle of an update."""
+    """Let a run end at a moment that is no interval's end: asked to (still acting at random), or amid its updates."""
     iterate, learn = trainer.iterate, trainer.learn
 
     def iterate_and_ask() -> None:
@@ -157,7 +157,7 @@ def test_a_run_extended_by_a_larger_budget_equals_one_that_had_it_from_the_start
 
 @pytest.mark.parametrize(("name", "loop"), LOOP_CASES)
 def test_a_scheduled_discount_reaches_the_updates(name: str, loop: str, tmp_path: Path) -> None:
-    schedule = "algo.schedules.gamma={shape: step, start: 0.875, end: 0.5, until: 0.6}"
+    schedule = "algo.schedules.gamma={shape: step, start: 0.875, end: 0.5, until: 0.7}"
     runner = Runner(small_config(name, loop, changes=(schedule,)))
     update, seen = runner.algo.update, []
 
@@ -168,8 +168,8 @@ def test_a_scheduled_discount_reaches_the_updates(name: str, loop: str, tmp_path
 
     runner.algo.update = watch  # type: ignore[method-assign]
     runner.train(tmp_path / "run")
-    assert {gamma for progress, gamma in seen if progress < 0.55} == {0.875}
-    assert {gamma for progress, gamma in seen if progress > 0.9} == {0.5}
+    assert {gamma for progress, gamma in seen if progress < 0.65} == {0.875}
+    assert {gamma for progress, gamma in seen if progress > 0.85} == {0.5}
 
 
 # ---- using the result
@@ -223,6 +223,8 @@ def test_every_kind_of_observation_trains(name: str, obs: str, tmp_path: Path) -
 
 def short_run(name: str, kind: str, obs: str, tmp_path: Path) -> None:
     changes = ("trainer.total_steps=40", "trainer.eval_interval=0", "trainer.checkpoint_interval=0")
+    if "learning_starts" in small_config(name)["trainer"]:
+        changes += ("trainer.learning_starts=10",)
     runner = Runner(small_config(name, None, kind, obs, changes))
     summary = runner.train(tmp_path / "run")
     assert summary["updates"] > 0

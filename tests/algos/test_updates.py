@@ -1,6 +1,6 @@
-"""The updates that have no whole oracle: what each one minimised, recomputed from copies of its networks.
+"""What single updates minimise where there is no whole oracle, and what else is particular to one algorithm.
 
-Every expectation is written with torch.distributions and loops over rows, critics and samples.
+Expectations are recomputed from copies of the networks, with torch.distributions and loops over rows and critics.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal
 from torch.distributions.transforms import TanhTransform
 
-from rlexp.algos import CRR, RLPD, DiscreteSAC
+from rlexp.algos import CRR, DQN, PPO, RLPD, DiscreteSAC
 from rlexp.algos.crr import AdvantageType, WeightType
+from rlexp.errors import ConfigError
 from rlexp.models import Network
 from rlexp.types import Batch
-from tests.algos.common import CPU, random_batch
+from tests.algos.common import CPU, random_batch, random_rollout
 from tests.algos.test_oracles import clone, env_spec
 
 ROWS = 12
@@ -100,7 +101,7 @@ def test_crr_regresses_onto_the_better_actions(advantage_type: AdvantageType, we
 def test_discrete_sac_takes_its_expectations_over_all_actions() -> None:
     algo = set_up(DiscreteSAC(initial_alpha=0.3, target_entropy_ratio=0.4), "discrete")
     batch, (actor, critic, target, log_alpha), _ = observe(algo, "actor", "critic", "target_critic", "log_alpha")
-    before = algo.generator.get_state()
+    before, moment = algo.generator.get_state(), algo.alpha_optimizer.exp_avg[0].item()
     metrics = {name: value.item() for name, value in algo.update(batch).metrics.items()}
     assert torch.equal(algo.generator.get_state(), before)  # nothing is sampled
     alpha = log_alpha.exp().item()
@@ -122,8 +123,9 @@ def test_discrete_sac_takes_its_expectations_over_all_actions() -> None:
     assert metrics["loss/actor"] == pytest.approx(loss, rel=1e-4)
     assert metrics["policy/entropy"] == pytest.approx(entropy, rel=1e-4)
     assert metrics["policy/alpha"] == pytest.approx(alpha, rel=1e-6)
-    # The entropy is above 0.4 log 3, so that the temperature must fall.
-    assert entropy > 0.4 * log(3.0)
+    # The temperature's gradient, as its first moment took it in: H − 0.4 log 3, above zero, so that α must fall.
+    gradient = (algo.alpha_optimizer.exp_avg[0].item() - 0.9 * moment) / 0.1
+    assert gradient == pytest.approx(entropy - 0.4 * log(3.0), rel=1e-3)
     assert algo.log_alpha.item() < log_alpha.item()
 
 
@@ -168,3 +170,64 @@ def test_rlpd_has_the_layer_norms_that_keep_it_in_bounds() -> None:
     algo = set_up(RLPD(), "continuous")
     assert all(layer.norm_weight is not None for layer in list(algo.critic.layers)[:-1])
     assert all(layer.norm_weight is None for layer in algo.actor.layers)
+
+
+def test_rlpd_refuses_a_subset_larger_than_the_ensemble() -> None:
+    with pytest.raises(ConfigError, match="n_target_critics=3 must not be more than n_critics=2"):
+        RLPD(n_target_critics=3, n_critics=2)
+
+
+# ---- DQN
+
+
+def dqn(**settings: Any) -> DQN:
+    algo = DQN(**settings)
+    algo.setup(env_spec("discrete"), Network(hidden=(16,)), device=CPU, seed=0)
+    return algo
+
+
+@pytest.mark.parametrize(("epsilon", "greedy_share"), [(0.0, 1.0), (0.3, 0.7 + 0.1), (1.0, 1 / 3)])
+def test_dqn_takes_a_uniform_action_as_often_as_epsilon_says(epsilon: float, greedy_share: float) -> None:
+    algo = dqn(epsilon=epsilon)
+    obs = torch.randn(1, 4).expand(20_000, 4)
+    greedy = algo.act(obs, None, explore=False, generator=algo.generator).action
+    taken = algo.act(obs, None, explore=True, generator=algo.generator).action
+    shares = torch.bincount(taken, minlength=3) / len(taken)
+    expected = torch.full((3,), epsilon / 3)
+    expected[greedy[0]] = greedy_share  # a random action may be the greedy one
+    torch.testing.assert_close(shares, expected, rtol=0, atol=0.015)
+
+
+# ---- PPO
+
+
+def ppo(**settings: Any) -> PPO:
+    algo = PPO(**settings)
+    algo.setup(env_spec("discrete"), Network(hidden=(16,)), device=CPU, seed=0)
+    return algo
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "sizes"),
+    [(12, 4, [4, 4, 4]), (14, 4, [4, 4, 4]), (3, 4, [3]), (4, 4, [4])],  # a remainder waits for the next epoch
+)
+def test_ppo_visits_rows_at_most_once_in_an_epoch(rows: int, size: int, sizes: list[int]) -> None:
+    algo = ppo(epochs=3, minibatch_size=size)
+    batches = algo.minibatches(rows)
+    assert [len(batch) for batch in batches] == sizes * 3
+    assert len(batches) == algo.updates_per_rollout(rows)
+    orders = [torch.cat(batches[i * len(sizes) : (i + 1) * len(sizes)]).tolist() for i in range(3)]
+    for order in orders:
+        assert len(set(order)) == sum(sizes)
+        assert set(order) <= set(range(rows))
+    assert rows < 12 or len({tuple(order) for order in orders}) == 3  # shuffled anew
+
+
+def test_ppo_stops_its_epochs_once_the_policy_has_moved_too_far() -> None:
+    settings = {"epochs": 5, "minibatch_size": 4, "learning_rate": 0.05}
+    patient, strict = ppo(**settings), ppo(**settings, target_kl=1e-5)
+    for algo in (patient, strict):
+        metrics = algo.update(random_rollout(algo)).metrics
+        assert all(torch.isfinite(value) for value in metrics.values())
+    assert patient.updates == 25  # 20 rows
+    assert strict.updates == 2  # the first step starts from the old policy itself, the second sees it moved

@@ -10,8 +10,9 @@ from rlexp.errors import ConfigError
 WORK = Workload("work", "Some work", (), peer="sb3", least=2.0, aim=3.0)
 
 
-def rounds(*rates):
-    return Rounds(rates=list(rates))
+def rounds(*rates, cpu=1.0):
+    """Rounds of one second, in which the process had the processor for ``cpu`` seconds."""
+    return Rounds(list(rates), [{"count": rate, "seconds": 1.0, "cpu_seconds": cpu} for rate in rates])
 
 
 @pytest.fixture
@@ -50,6 +51,12 @@ def test_without_a_peer_only_rates_are_reported():
     assert result["best"] == {"rlexp": {"threads": 1, "median": 8}}
     assert "ratio" not in result["threads"]["1"]
     assert result["verdict"] == ""
+
+
+def test_the_ratio_by_processor_time_leaves_out_what_others_took():
+    measured = {1: {"rlexp": rounds(10, 10, cpu=0.5), "peer": rounds(5, 5)}}
+    one = speed.summarize(WORK, "SB3", measured)["threads"]["1"]
+    assert (one["ratio"], one["cpu_ratio"]) == (2.0, 4.0)
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [(1.9, "missed"), (2.0, "enough"), (3.0, "aim reached"), (None, "")])

@@ -22,21 +22,15 @@ def left_behind(folder: Path) -> list[str]:
 
 
 MISTAKES = {
-    # composing
+    # composing (tests/config has many more)
     "algo=crr env=pendulum algo.betta=3": "algo.betta: CRR has no such setting. Did you mean beta?",
-    "algo=crr env=pendulum +algo.betta=3": "algo.betta: CRR has no such setting. Did you mean beta?",
-    "evn=cartpole": "evn: no such setting or group. Did you mean env?",
     "algo=crrr": "algo=crrr: there is no such algo. Did you mean crr?",
-    "algo.gamma=abc": "algo.gamma must be a number, not abc.",
     "algo.gamma=2": "algo.gamma must be at most 1, not 2.0.",
-    "algo=crr env=pendulum algo.weight_type=foo": "algo.weight_type must be one of binary, exp, not foo.",
     "name=a/b": "name is the run's folder below outputs/ and must not hold a slash, not 'a/b'.",
     "name=..": "name is the run's folder below outputs/ and must not hold a slash, not '..'.",
     "env=gym": "env.id must be given: env.id=…",
     "model.hidden=[0]": "model.hidden must be a list of widths of at least 1, not [0].",
     "algo=rlpd env=pendulum algo.n_target_critics=5": "algo: n_target_critics=5 must not be more than n_critics=2",
-    "algo=ppo,dqn": "algo=ppo,dqn asks for several runs: add --multirun.",
-    "zoo=discrete_sac_cartpole buffer=rollout": "buffer.capacity: RolloutBuffer has no such setting, but zoo=",
     # an algorithm in the wrong place
     "algo=sac env=cartpole": "algo=sac acts in continuous action spaces, but CartPole-v1 has a discrete one. "
     "For CartPole-v1 choose algo=discrete_sac or ",
@@ -55,7 +49,6 @@ MISTAKES = {
     "but dataset is null. Use dataset=hdf5 or ",
     "algo=rlpd env=pendulum dataset=null": "algo=rlpd learns from data in the mixed loop, "
     "but dataset is null. Use dataset=hdf5 or ",
-    "algo=crr env=pendulum dataset=npz": "dataset.path must be given: dataset.path=…",
     "algo=crr env=pendulum dataset=npz dataset.path=no.npz": "The dataset no.npz does not exist. Set dataset.path ",
     "algo=crr env=pendulum dataset=hdf5 dataset.path=no.h5": "The dataset no.h5 does not exist. Set dataset.path ",
     "algo=crr env=pendulum dataset=replay": "dataset=replay needs one of dataset.run=… (a run directory) and ",
@@ -69,7 +62,6 @@ MISTAKES = {
     "env.wrappers=[3]": "env.wrappers holds 3; each entry is {_target_: package.Wrapper, argument: value}.",
     # the machine
     "device=cuda:99": "device=cuda:99 cannot be used here: ",
-    "device=toaster": "device=toaster cannot be used here: ",
     "buffer.capacity=1_000_000_000_000": "buffer.capacity must be at most 2147483647, not 1000000000000.",
 }
 

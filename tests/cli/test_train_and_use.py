@@ -178,7 +178,7 @@ EVAL_MISTAKES = {
     "env=acrobot": "env=acrobot: no such option.",
     "env.id=Acrobot-v1": "Acrobot-v1 has other observations now than when ",
     "env.idd=Acrobot-v1": "env.idd: the saved run has no such setting. Did you mean id",
-    "model.hidden=[8]": "The checkpoint does not fit the config (size mismatch for ",
+    "model.hidden=[8]": "The checkpoint ",
     "algo.gamma=2": "algo.gamma must be at most 1, not 2.0.",
 }
 
@@ -189,6 +189,8 @@ def test_a_mistake_in_evaluating_is_explained(typed: str, rlexp: Command, traine
     assert (answer.code, answer.out) == (1, "")
     assert answer.err.startswith(f"error: {EVAL_MISTAKES[typed]}")
     assert answer.err.count("\n") == 1
+    if typed == "model.hidden=[8]":
+        assert "does not fit the config (size mismatch for " in answer.err
 
 
 @pytest.mark.parametrize("command", ["eval", "predict", "resume"])

@@ -12,11 +12,12 @@ from typing import Any, get_args
 
 import pytest
 
-from rlexp.config.check import build, check_config
+from rlexp.config.check import build, check_config, check_node, to_plain
 from rlexp.config.component import REGISTRY, range_problems, schedulable, schema_of
 from rlexp.config.compose import compose, register
 from rlexp.config.fields import Count, Fraction, Natural, NonNegative, Positive, Range, Size
 from rlexp.config.overrides import apply_overrides
+from rlexp.config.trust import EVERYTHING
 from rlexp.errors import ConfigError
 
 register()
@@ -52,9 +53,8 @@ def composed(group: str, name: str) -> dict[str, Any]:
 
 def changed(group: str, name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """The component's settings after some were replaced, as loading a config with them would give."""
-    config = copy.deepcopy(composed(group, name))
-    node_of(config, group, name).update(settings)
-    return node_of(check_config(config), group, name)
+    node = node_of(composed(group, name), group, name)
+    return to_plain(check_node(path_of(group, name), copy.deepcopy(node) | settings, EVERYTHING))
 
 
 def annotation_of(cls: type, field: str) -> Any:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rlexp.config.check import check_config
 from rlexp.config.compose import compose
 from rlexp.errors import ConfigError
 
@@ -18,7 +20,6 @@ MISTAKES = {
     # a mistyped key
     "algo=crr algo.betta=3": "algo.betta: CRR has no such setting. Did you mean beta?",
     "algo=crr +algo.betta=3": "algo.betta: CRR has no such setting. Did you mean beta?",
-    "algo=crr ++algo.betta=3": "algo.betta: CRR has no such setting. Did you mean beta?",
     "algo=crr algo={betta:3}": "algo.betta: CRR has no such setting. Did you mean beta?",
     "trainer.total_step=3": "trainer.total_step: Replay has no such setting. Did you mean total_steps?",
     "logger=[tensorboard] logger.tensorboard.hparam=false": (
@@ -30,19 +31,12 @@ MISTAKES = {
     "algo=crr algo.schedules.betta={end:1}": "algo.schedules.betta: no such setting. Did you mean beta?",
     "algo=crr algo.schedules.betta.end=1": "algo.schedules.betta: no such setting. Did you mean beta?",
     "algo=crr algo.schedules.beta.endd=1": "algo.schedules.beta.endd: no such setting. Did you mean end?",
-    "algo=crr algo.schedules.n_critics={end:1}": "algo.schedules.n_critics: no such setting.",
     # a mistyped root key, group or choice
     "sead=3": "sead: no such setting or group. Did you mean seed?",
     "+sead=3": "sead: no such setting. Did you mean seed?",
     "evn=cartpole": "evn: no such setting or group. Did you mean env?",
-    "algoo.gamma=3": "algoo: no such setting or group. Did you mean algo?",
     "algo=crrr": "algo=crrr: there is no such algo. Did you mean crr?",
     "env=cartpol": "env=cartpol: there is no such env. Did you mean cartpole?",
-    "model=mpl": "model=mpl: there is no such model. Did you mean mlp?",
-    "trainer=onpolicy": "trainer=onpolicy: there is no such trainer. Did you mean on_policy?",
-    "dataset=npy": "dataset=npy: there is no such dataset. Did you mean npz?",
-    "buffer=replays": "buffer=replays: there is no such buffer. Did you mean replay?",
-    "logger=tensorbord": "logger=tensorbord: there is no such logger. Did you mean tensorboard?",
     "logger=[tensorboard,wand]": "logger=wand: there is no such logger. Did you mean wandb?",
     "zoo=ppo_cartpol": "zoo=ppo_cartpol: there is no such zoo. Did you mean ppo_cartpole",
     "algo=xyzzy": "algo=xyzzy: there is no such algo. There are: crr, discrete_sac, dqn, ",
@@ -52,42 +46,30 @@ MISTAKES = {
     "algo=ppo algo.epochs=1.5": "algo.epochs must be a whole number, not 1.5.",
     "algo=ppo algo.normalize_advantage=perhaps": "algo.normalize_advantage must be true or false, not perhaps.",
     "algo=crr algo.weight_type=foo": "algo.weight_type must be one of binary, exp, not foo.",
-    "env.vectorization=foo": "env.vectorization must be one of sync, subprocess, not foo.",
-    "model.activation=foo": "model.activation must be one of relu, tanh, elu, gelu, silu, not foo.",
     "model.hidden=16": "model.hidden must be a list such as [1,2].",
     "model.hidden=[16,x]": "model.hidden[1] must be a whole number, not x.",
     "env.kwargs=3": "env.kwargs must be settings such as {key: value}.",
-    "seed=x": "seed must be a whole number, not x.",
     "seed=-1": "seed must be at least 0, not -1.",
     "name=null": "name must not be null.",
     "name=a/b": "name is the run's folder below outputs/ and must not hold a slash, not 'a/b'.",
-    "name=..": "name is the run's folder below outputs/",
-    "name=": "name is the run's folder below outputs/",
     "compile=3.5": "compile must be auto, true or false, not 3.5.",
-    "compile=perhaps": "compile must be auto, true or false, not 'perhaps'.",
     "compile=1": "compile must be auto, true or false, not 1.",
     "threads=0": "threads must be auto or a whole number from 1, not 0.",
-    "threads=1.5": "threads must be auto or a whole number from 1, not 1.5.",
-    "threads=true": "threads must be auto or a whole number from 1, not True.",
     "progress=foo": "progress must be auto, rich, plain or none, not 'foo'.",
     # something missing, superfluous or in the wrong form
     "env=gym": "env.id must be given: env.id=…",
-    "algo=crr dataset=npz": "dataset.path must be given: dataset.path=…",
     "env.kwargs.foo=1": "env.kwargs.foo is a new keyword argument; add it with a plus: +env.kwargs.foo=…",
     "env.kwargs={foo:1}": "env.kwargs.foo is a new keyword argument; add it with a plus: +env.kwargs.foo=…",
     "+algo.gamma=0.9": "+algo.gamma exists already; leave out the plus: algo.gamma=…",
     "dataset.size=3": "dataset.size: no dataset is chosen. Choose one first: dataset=… (see: rlexp list dataset)",
     "algo=null": "algo must be a component, not None: choose one with algo=…",
-    "~env": "env must be a component, not None: choose one with env=…",
     "~algo.gamma": "algo.gamma can be changed but not removed.",
     "=3": "A group takes the name of one of its choices, e.g. env=cartpole (see: rlexp list).",
     "algo.gamma": "'algo.gamma' is not of the form key=value.",
     "model.hidden=[1": "'model.hidden=[1' cannot be read as key=value",
     "algo=ppo,dqn": "algo=ppo,dqn asks for several runs: add --multirun. One list is written algo=[ppo,dqn].",
-    "+foo/bar=3": "foo/bar: no such setting. There are: name, seed, ",
     "trainer.callbacks=[3]": "trainer.callbacks[0] must be a component, not 3: write {_target_: package.Class, …}",
     "algo._target_=foo.Bar": "algo._target_=foo.Bar cannot be imported: there is no package 'foo'.",
-    "algo._target_=os.system": "algo._target_=os.system is not a class.",
     "algo._target_=rlexp.algos.Foo": "algo._target_=rlexp.algos.Foo: rlexp.algos has no 'Foo'.",
     # a preset that was made for something else
     "zoo=discrete_sac_cartpole buffer=rollout": (
@@ -160,3 +142,33 @@ def test_a_config_folder_that_is_not_there_is_reported(tmp_path: Path, monkeypat
     monkeypatch.setenv("RLEXP_CONFIG_DIR", str(tmp_path / "nowhere"))
     with pytest.raises(ConfigError, match=r"config folder .*nowhere .* does not exist"):
         compose()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"name": ".."}, "name is the run's folder below outputs/ and must not hold a slash, not '..'."),
+        ({"name": ""}, "name is the run's folder below outputs/ and must not hold a slash, not ''."),
+        ({"compile": "perhaps"}, "compile must be auto, true or false, not 'perhaps'."),
+        ({"compile": None}, "compile must be auto, true or false, not None."),
+        ({"threads": 1.5}, "threads must be auto or a whole number from 1, not 1.5."),
+        ({"threads": True}, "threads must be auto or a whole number from 1, not True."),
+        ({"threads": "many"}, "threads must be auto or a whole number from 1, not 'many'."),
+        ({"seed": "x"}, "seed must be a whole number, not x."),
+        ({"sead": 1}, "sead: no such setting. Did you mean seed?"),
+        ({"env": None}, "env must be a component, not None: choose one with env=…"),
+        ({"env": {"id": "CartPole-v1"}}, "env must be a component, not {'id': 'CartPole-v1'}: choose one with env=…"),
+        ({"logger": 3}, "logger must be settings by name, not 3"),
+    ],
+)
+def test_the_top_level_of_a_loaded_config_is_checked_like_that_of_a_new_one(
+    settings: dict[str, Any], message: str, default: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_config(default | settings)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.fixture(scope="module")
+def default() -> dict[str, Any]:
+    return compose()

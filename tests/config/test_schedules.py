@@ -9,6 +9,7 @@ import pytest
 
 from rlexp.config.check import check_config
 from rlexp.config.compose import compose
+from rlexp.config.overrides import apply_overrides
 from rlexp.errors import ConfigError
 from rlexp.schedules import Schedule, Shape
 
@@ -78,11 +79,23 @@ REFUSED = {
 }
 
 
+@pytest.fixture(scope="module")
+def ppo() -> dict[str, Any]:
+    return compose(["algo=ppo"])
+
+
 @pytest.mark.parametrize("text", REFUSED)
-def test_a_schedule_that_cannot_be_followed_is_refused(text: str) -> None:
+def test_a_schedule_that_cannot_be_followed_is_refused(text: str, ppo: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
-        compose(["algo=ppo", f"algo.schedules.clip_range={text}"])
+        check_config(apply_overrides(ppo, [f"algo.schedules.clip_range={text}"]))
     assert str(caught.value).startswith(REFUSED[text])
+
+
+def test_it_is_refused_on_the_command_line_in_the_same_words() -> None:
+    for text in ("{shape: cosine}", "3"):
+        with pytest.raises(ConfigError) as caught:
+            compose(["algo=ppo", f"algo.schedules.clip_range={text}"])
+        assert str(caught.value).startswith(REFUSED[text])
 
 
 def test_an_open_bound_may_be_approached_but_a_closed_one_not_crossed() -> None:

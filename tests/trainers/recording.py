@@ -82,6 +82,14 @@ class Recording(_Rates, OffPolicyAlgorithm):
 
 
 @dataclass(eq=False, kw_only=True)
+class CarelessRecording(Recording):
+    """Does not count its updates."""
+
+    def update(self, batch: Batch) -> Update:
+        return Update({})
+
+
+@dataclass(eq=False, kw_only=True)
 class UnitRecording(Recording):
     """Acts in [-1, 1]."""
 

@@ -169,6 +169,14 @@ def test_the_offline_loop_does_just_its_updates_and_no_step(seen: Watch, tmp_pat
     assert (runner.trainer.updates, runner.trainer.env_steps) == (53, 0)
 
 
+@pytest.mark.parametrize("loop", ["replay", "offline", "mixed"])
+def test_an_algorithm_need_not_count_its_updates(loop: str, seen: Watch, tmp_path: Path) -> None:
+    config = counting_config(loop, **budget(loop, 12))
+    config["algo"]["_target_"] = "tests.trainers.recording.CarelessRecording"
+    runner = train(config, tmp_path / "run")
+    assert runner.trainer.updates == runner.algo.updates == len(seen.learned) == 12
+
+
 # ---- rows, evaluations, checkpoints
 
 
