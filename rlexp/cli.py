@@ -92,7 +92,7 @@ def train(arguments: list[str]) -> int:
 
     from rlexp.config.compose import COMPOSITION_ERRORS, explain, register, search_path_overrides, without_null
 
-    sys.path.append(os.getcwd())  # a user's own targets in the working directory are importable, behind what is installed
+    sys.path.append(os.getcwd())  # a user's own targets are importable from here, behind everything that is installed
     register()
     folders, rest = _hydra_flags(arguments)
     began = False  # whatever is raised from then on is no error of composing

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import copy
-import sys
 from typing import Any
-
-import torch
 
 from rlexp.algos.base import MIXED, OFFLINE, ON_POLICY, Algorithm
 from rlexp.buffers import ReplayBuffer, RolloutBuffer
-from rlexp.buffers.memory import check_fits
 from rlexp.config.component import REGISTRY
 from rlexp.envs import GymEnv
 from rlexp.envs.spec import EnvSpec
 from rlexp.errors import ConfigError, DataError
 from rlexp.loggers import Logger
 from rlexp.trainers.base import Trainer
+
+
+def check_env_settings(env: GymEnv, trainer: Trainer) -> None:
+    """Refuse a setting of the environment that the loop would silently ignore."""
+    if trainer.loop == OFFLINE and env.normalize_reward:
+        raise ConfigError("The offline loop takes no environment steps to normalise rewards by: drop env.normalize_reward.")
 
 
 def check_kinds(env: Any, algo: Any, model: Any, trainer: Any, dataset: Any, loggers: dict[str, Any]) -> None:
@@ -56,22 +57,6 @@ def check_compatible(name: str, algo: Algorithm, trainer: Trainer, buffer: Any, 
         raise DataError(f"algo={name} learns from data in the {trainer.loop} loop, but dataset is null. Use {choices}.")
     if trainer.loop not in (OFFLINE, MIXED) and dataset is not None:
         raise ConfigError(f"The {trainer.loop} loop uses no dataset. Leave dataset= out, or use trainer=mixed.")
-
-
-def check_networks(algo: Algorithm, spec: EnvSpec, model: Any) -> None:
-    """Refuse networks that do not fit into memory, by building them first on the device that allocates nothing."""
-    probe = copy.copy(algo)
-    probe.spec, probe.device = spec, torch.device("meta")
-    try:
-        with probe.device:
-            probe.build(spec, model)
-        # The weights, a gradient for each, and two moments for Adam.
-        needed = 4 * 4 * probe.count_parameters()
-    except Exception as error:
-        if not any(word in str(error).lower() for word in ("overflow", "alloc")):
-            return  # it needs real numbers to be built, or is told when it is built
-        needed = sys.maxsize
-    check_fits(needed, "A network of this size (model, algo)")
 
 
 def _algorithms_for(kind: str) -> list[str]:

@@ -21,7 +21,7 @@ from rlexp.algos.base import Algorithm
 from rlexp.buffers import ReplayBuffer, RolloutBuffer
 from rlexp.buffers.memory import check_fits, gigabytes
 from rlexp.callbacks import Callback
-from rlexp.compat import check_compatible, check_kinds, check_networks
+from rlexp.compat import check_compatible, check_env_settings, check_kinds
 from rlexp.compiling import compiler_problem
 from rlexp.config.check import build, check_config
 from rlexp.config.component import registered_name
@@ -37,7 +37,8 @@ from rlexp.run_dir import RunDir
 from rlexp.trainers.base import Interrupted, Trainer, Workspace
 
 # What restoring a state of other networks, spaces or environments (or a stranger's state of anything) can raise.
-MISFITS = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, AttributeError, AssertionError, MemoryError)
+MISFITS = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, AttributeError, AssertionError,
+           MemoryError)  # fmt: skip
 MAX_THREADS = 1024  # of a loaded run: OpenMP ends the process if it cannot start them
 LARGE_NETWORK = 50_000  # parameters; below that one thread is faster than several
 COMPILE_PAYS_AFTER = {"small": 25_000, "large": 8_000}  # planned updates, by network; it costs what so many save
@@ -69,6 +70,7 @@ class Runner:
         self.env.factory = env_factory
         self.algo_name = registered_name("algo", type(self.algo))
         self.spec = self.env.spec()
+        check_env_settings(self.env, self.trainer)
         check_compatible(self.algo_name, self.algo, self.trainer, self.buffer, self.dataset, self.spec)
 
     def _build_callbacks(self) -> list[Callback]:
@@ -85,10 +87,10 @@ class Runner:
         """A policy to act with, eager; ``state`` is the ``policy`` of the checkpoint at ``source``."""
         if not hasattr(self.algo, "spec"):
             self._setup_algo()
-        policy = self._policy()
+        policy = self._policy(to_learn=False)
         if state is not None:
             try:
-                policy.load_state_dict(state)
+                policy.load_state_dict(state | {"reward_normalizer": None})
             except (CheckpointError, *MISFITS) as error:
                 raise CheckpointError(
                     f"The checkpoint {source} does not fit the config ({_short(error)}). "
@@ -121,12 +123,14 @@ class Runner:
     def _console(self) -> Console:
         return Console(self.config["progress"])
 
-    def _policy(self) -> Policy:
+    def _policy(self, *, to_learn: bool) -> Policy:
+        """To act, rewards need no normaliser, whose running returns belong to the training environments."""
+        normalize_reward = self.env.normalize_reward and to_learn
         return Policy(
             self.spec,
             self.algo,
             normalize_obs=self.env.normalize_obs,
-            normalize_reward=self.env.normalize_reward,
+            normalize_reward=normalize_reward,
             num_envs=self.env.num_envs,
         )
 
@@ -151,8 +155,6 @@ class Runner:
             console.note(f"Replay memory: {count:,} transitions of {each} bytes, {gigabytes(each * count)} when full.")
 
     def _setup_algo(self) -> None:
-        if self.device.type == "cpu":
-            check_networks(self.algo, self.spec, self.model)
         autocast = torch.bfloat16 if self.config["precision"] == "bfloat16" else None
         self.algo.setup(self.spec, self.model, device=self.device, seed=self.seed, autocast=autocast)
 
@@ -176,7 +178,7 @@ class Runner:
         decisions = run_dir.info["decisions"]
         compiled, threads = decisions.get("compile"), decisions.get("threads")
         if not isinstance(compiled, bool) or type(threads) is not int or not 1 <= threads <= MAX_THREADS:
-            raise RunError(f"The decisions in {run_dir.path / 'run.json'} are damaged. Restore it from a copy of the run.")
+            raise RunError(f"The decisions in {run_dir.path / 'run.json'} are damaged. Restore it from a copy.")
         return decisions
 
     def _apply_decisions(self, decisions: dict[str, Any], console: Console) -> None:
@@ -198,7 +200,7 @@ class Runner:
         changed: bool = False,
         command: Sequence[str] = (),
     ) -> dict[str, Any]:
-        trainer, policy = self.trainer, self._policy()
+        trainer, policy = self.trainer, self._policy(to_learn=True)
         loggers = LoggerSet(self.loggers, console.warn)
         evaluator = Evaluator(self.env)
         work = Workspace(

@@ -73,7 +73,7 @@ def check_config(config: dict[str, Any], trust: Trust = EVERYTHING) -> dict[str,
         check_node(f"trainer.callbacks[{index}]", callback, trust)
     loggers = config.get("logger") or {}
     if not isinstance(loggers, dict):
-        raise ConfigError(f"logger must be settings by name, not {loggers!r}: choose with logger=[…] (see: rlexp list).")
+        raise ConfigError(f"logger must be settings by name, not {loggers!r}: choose with logger=[…] (rlexp list).")
     checked["logger"] = {name: to_plain(check_node(f"logger.{name}", node, trust)) for name, node in loggers.items()}
     return checked
 

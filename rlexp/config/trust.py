@@ -116,7 +116,7 @@ def _import(target: str, where: str, trust: Trust) -> Any:
             raise ConfigError(f"{where}._target_={target}: importing {module_name} failed: {error!r}.") from error
         for part in parts[length:]:
             if isinstance(found, ModuleType):
-                trust.require(found.__name__.split(".")[0], f"{where}._target_={target}, which leads out of {parts[0]},")
+                trust.require(found.__name__.split(".")[0], f"{where}._target_={target}, leading out of {parts[0]},")
             if not hasattr(found, part):
                 raise ConfigError(f"{where}._target_={target}: {module_name} has no {'.'.join(parts[length:])!r}.")
             found = getattr(found, part)

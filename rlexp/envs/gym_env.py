@@ -24,7 +24,6 @@ from rlexp.envs.subproc import SubprocVecEnv
 from rlexp.envs.vector import SyncVecEnv, VecEnv
 from rlexp.errors import ConfigError, EnvError
 
-
 MAX_ENVS = 65_536  # each is an object with a simulator behind it: more is a mistake, or an attack on the memory
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from rlexp.buffers.memory import check_fits
 from rlexp.config.component import component
 from rlexp.errors import ConfigError
 from rlexp.models.encoders import Encoder, EncoderKind
@@ -92,6 +94,9 @@ class Network:
         if hidden is None:
             # The CNN ends with a layer of 512 of its own (Mnih et al., 2015); an action still has to be mixed in.
             hidden = () if encoder.image_only and not action_dim else defaults.hidden
+        widths = [encoder.out + action_dim, *hidden, out or 0]
+        numbers = (ensemble or 1) * sum(a * b for a, b in pairwise(widths))
+        check_fits(16 * numbers, f"A network with model.hidden={list(hidden)}")  # weights, gradients, two moments
         return Net(
             encoder,
             out,
