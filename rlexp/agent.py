@@ -130,7 +130,7 @@ class Agent:
         """The policy of now: fresh, trained or loaded."""
         if self._policy is None:
             saved = self._checkpoint
-            self._policy = self._runner.policy(saved and saved.tree["policy"], saved.path if saved else "")
+            self._policy = self._runner.policy(saved.tree["policy"], saved.path) if saved else self._runner.policy()
         return self._policy
 
     def _adopt(self, runner: Runner) -> None:

@@ -27,7 +27,7 @@ class Callback:
         """After every evaluation."""
 
     def on_checkpoint(self, trainer: Trainer, path: Path) -> None:
-        """After a checkpoint was written."""
+        """After a checkpoint was written; state changed here is in the next one."""
 
     def on_end(self, trainer: Trainer) -> None:
         """When the run is complete, before its summary is written."""

@@ -117,7 +117,7 @@ class CheckpointStore:
         if path.is_symlink() and _STEP.fullmatch(path.name):
             raise CheckpointError(f"The checkpoint {path} is a symbolic link, which could lead anywhere. Remove it.")
         checkpoint = load_checkpoint(path)
-        if None not in (self.owner, checkpoint.run) and checkpoint.run != self.owner:
+        if self.owner is not None and checkpoint.run is not None and checkpoint.run != self.owner:
             raise CheckpointError(
                 f"The checkpoint {path} is of another run ({checkpoint.run[:20]!r}; run.json says {self.owner!r}). "
                 "Put back what belongs here."

@@ -20,7 +20,8 @@ rlexp: reinforcement-learning experiments composed from configs
 
   rlexp [train] algo=NAME env=NAME KEY=VALUE…     train; every field can be overridden
   rlexp --multirun algo=ppo,dqn seed=1,2,3        one run for every combination
-  rlexp resume RUN [KEY=VALUE…]                   continue a run exactly where it stopped
+  rlexp resume RUN [checkpoint=last|best] [KEY=VALUE…]
+                                                  continue a run exactly where it stopped
   rlexp eval RUN [episodes=20 deterministic=true checkpoint=last|best seed=0 render=false]
   rlexp predict RUN [deterministic=true checkpoint=last|best]
                                                   observations as JSON lines in, actions out
@@ -226,7 +227,13 @@ def resume(arguments: list[str]) -> int:
 
     try:
         _until_signal(
-            lambda: resume_run(path, overrides, trust=trusting(options.trust), command=["rlexp", "resume", *arguments])
+            lambda: resume_run(
+                path,
+                overrides,
+                trust=trusting(options.trust),
+                checkpoint=options.checkpoint,
+                command=["rlexp", "resume", *arguments],
+            )
         )
     except SignalExit as stop:
         return stop.code

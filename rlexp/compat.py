@@ -17,7 +17,9 @@ from rlexp.trainers.base import Trainer
 def check_env_settings(env: GymEnv, trainer: Trainer) -> None:
     """Refuse a setting of the environment that the loop would silently ignore."""
     if trainer.loop == OFFLINE and env.normalize_reward:
-        raise ConfigError("The offline loop takes no environment steps to normalise rewards by: drop env.normalize_reward.")
+        raise ConfigError(
+            "The offline loop takes no environment steps to normalise rewards by: drop env.normalize_reward."
+        )
 
 
 def check_kinds(env: Any, algo: Any, model: Any, trainer: Any, dataset: Any, loggers: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ never share constants.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import shutil
 import types
 from collections.abc import Callable
@@ -54,6 +55,8 @@ def compiler_problem(device: torch.device) -> str | None:
     """Why updates cannot be compiled here, or None."""
     if device.type == "cpu" and not any(map(shutil.which, ("g++", "clang++", "c++"))):
         return "no C++ compiler was found (g++ or clang++)"
+    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
+        return "Triton is not installed (pip install triton)"
     if device.type == "mps":
         return "the device is mps"
     return None

@@ -23,6 +23,7 @@ class ResumeOptions:
     """Of ``rlexp resume RUN``."""
 
     trust: list[str] = field(default_factory=list)  # packages whose code the run may execute, beside rlexp's
+    checkpoint: str = "last"  # last, best, or the name of one
 
 
 @dataclass
@@ -30,7 +31,6 @@ class PredictOptions(ResumeOptions):
     """Of ``rlexp predict RUN``."""
 
     deterministic: bool = True  # the greedy action; false: sample as in training
-    checkpoint: str = "last"  # last, best, or the name of one
     seed: int = 0  # of sampled actions
 
 

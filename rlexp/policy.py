@@ -83,10 +83,13 @@ class Policy:
             "reward_normalizer": None if self.reward_normalizer is None else self.reward_normalizer.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` gave."""
-        self.algo.load_state_dict(state["algo"])
-        for what, normalizer in (("obs", self.obs_normalizer), ("reward", self.reward_normalizer)):
+    def load_state_dict(self, state: dict[str, Any], *, acting: bool = False) -> None:
+        """Restore what :meth:`state_dict` gave; ``acting``: only what acting needs."""
+        self.algo.load_state_dict(state["algo"], acting=acting)
+        normalizers: dict[str, Any] = {"obs": self.obs_normalizer}
+        if not acting:
+            normalizers["reward"] = self.reward_normalizer
+        for what, normalizer in normalizers.items():
             saved = state[f"{what}_normalizer"]
             if (saved is None) != (normalizer is None):
                 had = "false" if saved is None else "true"

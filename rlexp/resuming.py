@@ -12,6 +12,7 @@ from rlexp.config.overrides import apply_overrides
 from rlexp.config.trust import Trust
 from rlexp.run_dir import RunDir
 from rlexp.runner import Runner
+from rlexp.trainers.base import STOPPING_FIELDS
 
 
 def resume_run(
@@ -19,10 +20,11 @@ def resume_run(
     overrides: Iterable[str] = (),
     *,
     trust: Trust,
+    checkpoint: str = "last",
     command: Sequence[str] = (),
     env_factory: Callable[[], gym.Env] | None = None,
 ) -> dict[str, Any]:
-    """Continue a run exactly where its newest whole checkpoint stands; returns the summary.
+    """Continue a run exactly where its newest whole checkpoint (or another) stands; returns the summary.
 
     A run without a checkpoint starts again from its saved config. A completed one is left alone unless overrides (a
     larger budget, another threshold) give it something to do.
@@ -31,8 +33,9 @@ def resume_run(
     overrides = list(overrides)
     config = apply_overrides(run_dir.config, overrides)
     changed = config != run_dir.config
-    if run_dir.state() == "completed" and config | {"progress": None} == run_dir.config | {"progress": None}:
+    before, now = run_dir.config["trainer"], config["trainer"]
+    if run_dir.state() == "completed" and all(now.get(name) == before.get(name) for name in STOPPING_FIELDS):
         print(f"{run_dir.path} is completed. To extend it, give a larger budget, e.g. trainer.total_steps=…")
         return run_dir.summary()
     runner = Runner(config, trust=trust, env_factory=env_factory)
-    return runner.resume(run_dir, command, changed=changed)
+    return runner.resume(run_dir, command, changed=changed, which=checkpoint)

@@ -67,6 +67,7 @@ class RunDir:
         command: Sequence[str] = (),
         *,
         decisions: Mapping[str, Any] | None = None,
+        group: str | None = None,
     ) -> Self:
         """Start a run in ``path``, which may hold other things (Hydra's) but no run. The lock is held on return."""
         path = Path(path).absolute()
@@ -82,19 +83,21 @@ class RunDir:
                     f"{path} already holds a run ({found[0]}). Continue it with `rlexp resume {path}`, "
                     "or choose another directory."
                 )
+            run_id = uuid.uuid4().hex[:12]
             run.info = {
                 "format_version": FORMAT_VERSION,
-                "run_id": uuid.uuid4().hex[:12],
+                "run_id": run_id,
+                "group": group,
                 "created": _now(),
                 "command": list(command),
                 "seed": config.get("seed"),
                 "config_sha256": _sha256(text),
-                "wandb_id": None,
+                "wandb_id": run_id if "wandb" in (config.get("logger") or {}) else None,
                 "decisions": dict(decisions or {}),
                 "resumes": [],
                 **provenance(),
             }
-            run.checkpoints.owner = run.info["run_id"]
+            run.checkpoints.owner = run_id
             with _accessing(path):
                 files.write_atomic(path / CONFIG, text)
                 run.set_status("running")

@@ -6,7 +6,6 @@ dispatches to the loop that the config names, and closes the run truthfully howe
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,6 @@ import torch
 
 from rlexp.algos.base import Algorithm
 from rlexp.buffers import ReplayBuffer, RolloutBuffer
-from rlexp.buffers.memory import check_fits, gigabytes
 from rlexp.callbacks import Callback
 from rlexp.compat import check_compatible, check_env_settings, check_kinds
 from rlexp.compiling import compiler_problem
@@ -31,10 +29,11 @@ from rlexp.envs import GymEnv
 from rlexp.errors import CheckpointError, ConfigError, RunError
 from rlexp.evaluation import Evaluator
 from rlexp.loggers import Console, LoggerSet, RunInfo
+from rlexp.machine import check_fits, cpu_count, gigabytes
 from rlexp.policy import Policy
 from rlexp.recorder import Recorder
 from rlexp.run_dir import RunDir
-from rlexp.trainers.base import Interrupted, Trainer, Workspace
+from rlexp.trainers.base import STOPPING_FIELDS, Interrupted, Trainer, Workspace
 
 # What restoring a state of other networks, spaces or environments (or a stranger's state of anything) can raise.
 MISFITS = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, AttributeError, AssertionError,
@@ -90,7 +89,7 @@ class Runner:
         policy = self._policy(to_learn=False)
         if state is not None:
             try:
-                policy.load_state_dict(state | {"reward_normalizer": None})
+                policy.load_state_dict(state, acting=True)
             except (CheckpointError, *MISFITS) as error:
                 raise CheckpointError(
                     f"The checkpoint {source} does not fit the config ({_short(error)}). "
@@ -105,18 +104,22 @@ class Runner:
             self._check_memory()
             decisions = self._decide(console)
             self._say_memory(console)
-            run_dir = RunDir.create(path, self.config, command, decisions=decisions)
-            with run_dir:
-                return self._run(run_dir, console, data, group=group)
+            with RunDir.create(path, self.config, command, decisions=decisions, group=group) as run_dir:
+                return self._run(run_dir, console, data)
 
-    def resume(self, run_dir: RunDir, command: Sequence[str] = (), *, changed: bool = False) -> dict[str, Any]:
-        """Continue a run where its newest whole checkpoint stands; ``changed``: the config has new overrides."""
+    def resume(
+        self, run_dir: RunDir, command: Sequence[str] = (), *, changed: bool = False, which: str = "last"
+    ) -> dict[str, Any]:
+        """Continue a run from its newest whole checkpoint, or another; ``changed``: the config has new overrides."""
         with self._console() as console, run_dir.lock():
             data = self._load_dataset(console)
             self._check_memory()
+            decisions = self._saved_decisions(run_dir)
+            if self.config["device"] == "auto":
+                self.device = resolve_device(decisions["device"])
             self._setup_algo()
-            self._apply_decisions(self._saved_decisions(run_dir), console)
-            return self._run(run_dir, console, data, resumed=True, changed=changed, command=command)
+            self._apply_decisions(decisions, console)
+            return self._run(run_dir, console, data, resumed=True, changed=changed, which=which, command=command)
 
     # ---- inside
 
@@ -165,19 +168,22 @@ class Runner:
         wanted, threads = self.config["compile"], self.config["threads"]
         planned = self.trainer.planned_updates(self.algo, self.env.num_envs)
         compiled = planned >= COMPILE_PAYS_AFTER[size] if wanted == "auto" else bool(wanted)
+        if wanted == "auto" and self.algo.retraces():
+            compiled = False
         if compiled and (problem := compiler_problem(self.device)):
             console.warn(f"Updates are not compiled: {problem}.")
             compiled = False
         if threads == "auto":
-            threads = (os.cpu_count() or 1) if size == "large" else 1
-        decisions = {"compile": compiled, "threads": threads}
+            threads = cpu_count() if size == "large" else 1
+        decisions = {"compile": compiled, "threads": threads, "device": str(self.device)}
         self._apply_decisions(decisions, console)
         return decisions
 
     def _saved_decisions(self, run_dir: RunDir) -> dict[str, Any]:
         decisions = run_dir.info["decisions"]
         compiled, threads = decisions.get("compile"), decisions.get("threads")
-        if not isinstance(compiled, bool) or type(threads) is not int or not 1 <= threads <= MAX_THREADS:
+        good = isinstance(compiled, bool) and isinstance(decisions.get("device"), str)
+        if not good or type(threads) is not int or not 1 <= threads <= MAX_THREADS:
             raise RunError(f"The decisions in {run_dir.path / 'run.json'} are damaged. Restore it from a copy.")
         return decisions
 
@@ -195,9 +201,9 @@ class Runner:
         console: Console,
         data: Transitions | None,
         *,
-        group: str | None = None,
         resumed: bool = False,
         changed: bool = False,
+        which: str = "last",
         command: Sequence[str] = (),
     ) -> dict[str, Any]:
         trainer, policy = self.trainer, self._policy(to_learn=True)
@@ -221,13 +227,18 @@ class Runner:
         begun = not resumed  # a resume that cannot be restored leaves the run as it was found
         try:
             trainer.bind(work)
-            info = self._info(run_dir, group, resumed)
-            self._restore(run_dir, trainer, info, resumed, changed)
+            info = self._info(run_dir, resumed)
+            self._restore(run_dir, trainer, info, resumed, which)
             if resumed:
                 run_dir.record_resume(command, self.config if changed else None)
                 begun = True
             run_dir.set_status("running")
             loggers.open(info)
+            if trainer.eval_episodes and self.spec.max_episode_steps is None:
+                console.warn(
+                    f"{self.spec.id} has no time limit, so an evaluation ends only when its episodes do by themselves. "
+                    "Set env.max_episode_steps=… if they may not."
+                )
             best = trainer.best_eval["return_mean"] if trainer.best_eval else None
             console.start(
                 info,
@@ -262,8 +273,8 @@ class Runner:
                 console.finish(summary, _paths(run_dir) | places)
         return summary
 
-    def _restore(self, run_dir: RunDir, trainer: Trainer, info: RunInfo, resumed: bool, changed: bool) -> None:
-        checkpoint = run_dir.go_on_from("last") if resumed else None
+    def _restore(self, run_dir: RunDir, trainer: Trainer, info: RunInfo, resumed: bool, which: str) -> None:
+        checkpoint = run_dir.go_on_from(which) if resumed else None
         if checkpoint is None:
             if resumed and run_dir.state() in ("completed", "interrupted"):
                 raise RunError(
@@ -285,12 +296,13 @@ class Runner:
             ) from error
         if trainer.at_best:
             run_dir.mark_best(checkpoint.path)  # a kill may have come before the link moved
-        if changed:
+        before = checkpoint.config["trainer"]
+        if any(self.config["trainer"].get(name) != before.get(name) for name in STOPPING_FIELDS):
             trainer.stop_reason = None  # a larger budget or another threshold decides anew
         info.skip_rows = run_dir.high_water
         run_dir.truncate(checkpoint.tree["progress"]["rows"])
 
-    def _info(self, run_dir: RunDir, group: str | None, resumed: bool) -> RunInfo:
+    def _info(self, run_dir: RunDir, resumed: bool) -> RunInfo:
         return RunInfo(
             path=run_dir.path,
             name=self.config["name"],
@@ -299,7 +311,7 @@ class Runner:
             env=self.spec.id,
             seed=self.seed,
             run_id=run_dir.info["run_id"],
-            group=group,
+            group=run_dir.info.get("group"),
             resumed=resumed,
             step_key="updates" if self.trainer.unit == "updates" else "env_steps",
         )

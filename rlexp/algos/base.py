@@ -17,6 +17,7 @@ from rlexp.compiling import CompiledPhase, phases_of
 from rlexp.config.component import schedulable
 from rlexp.config.fields import Fraction
 from rlexp.envs.spec import EnvSpec
+from rlexp.errors import CheckpointError
 from rlexp.models import Model
 from rlexp.optim import Optimizer
 from rlexp.schedules import Schedule
@@ -52,6 +53,7 @@ class Algorithm(ABC):
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.device(device):
             torch.manual_seed(derive_seed(seed, "init"))
             self.build(spec, model)
+        self._refuse_hidden_state()
         self.compiled = False
 
     def compile_phases(self) -> None:
@@ -109,6 +111,10 @@ class Algorithm(ABC):
             elif round(value) != current:
                 setattr(self, name, round(value))
 
+    def retraces(self) -> bool:
+        """Whether a schedule changes whole numbers, which graphs hold as constants."""
+        return any(not isinstance(getattr(self, name), Tensor) for name in self.scheduled)
+
     def scheduled_values(self) -> dict[str, float]:
         """The current values, for the log."""
         return {name: float(getattr(self, name)) for name in self.scheduled}
@@ -125,7 +131,17 @@ class Algorithm(ABC):
 
     def parts(self) -> dict[str, nn.Module | Optimizer | Tensor]:
         """Everything that ``build`` created and a checkpoint must hold, by attribute name."""
-        return {k: v for k, v in vars(self).items() if isinstance(v, (nn.Module, Optimizer, Tensor))}
+        kinds = (nn.Module, Optimizer, Tensor)
+        return {k: v for k, v in vars(self).items() if isinstance(v, kinds) and k not in self.scheduled}
+
+    def _refuse_hidden_state(self) -> None:
+        """State in a list or dict would be left out of checkpoints without a word."""
+        for name, value in vars(self).items():
+            items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+            if any(isinstance(item, (nn.Module, Optimizer, Tensor)) for item in items):
+                raise TypeError(
+                    f"{type(self).__name__}.{name} hides state in a {type(value).__name__}: use nn.ModuleList."
+                )
 
     def count_parameters(self) -> int:
         """Numbers in all networks, targets included."""
@@ -139,12 +155,22 @@ class Algorithm(ABC):
             state[name] = part.detach() if isinstance(part, Tensor) else dict(part.state_dict())
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore in place, so that graphs and optimizers keep pointing at the same tensors."""
+    def load_state_dict(self, state: dict[str, Any], *, acting: bool = False) -> None:
+        """Restore in place, so that graphs and optimizers keep pointing at the same tensors.
+
+        ``acting``: without the generator, whose state is of one kind of device. Who only acts brings another.
+        """
         self.updates = int(state["updates"])
         if self.updates < 0:
             raise ValueError(f"it counts {self.updates} updates")
-        self.generator.set_state(state["generator"].cpu())
+        if not acting:
+            try:
+                self.generator.set_state(state["generator"].cpu())
+            except RuntimeError as error:
+                message = (
+                    f"its random numbers are of another kind of device than {self.device.type}: resume on that kind"
+                )
+                raise CheckpointError(message) from error
         for name, part in self.parts().items():
             if isinstance(part, Tensor):
                 if state[name].shape != part.shape:  # copy_ would spread a smaller one over all

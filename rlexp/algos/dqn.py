@@ -50,7 +50,7 @@ class DQN(OffPolicyAlgorithm):
 
     learning_rate: Positive = 1e-4  # step size
     double: bool = False  # the online network chooses the action that the target network evaluates
-    epsilon: Fraction = 0.05  # probability of a random action while exploring; conf/algo/dqn.yaml schedules it
+    epsilon: Fraction = 0.05  # probability of a random action while exploring; conf/algo/dqn.yaml: from 1 to 0.05
     target_interval: Count = 1_000  # updates between moves of the target network
     tau: Fraction = 1.0  # share of the online network that flows into the target at each move; 1: a copy
     max_grad_norm: Positive = 10.0  # gradients are scaled down to this norm

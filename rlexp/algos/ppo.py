@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from rlexp.algos.base import CONTINUOUS, DISCRETE, MULTI_BINARY, MULTI_DISCRETE,
 from rlexp.buffers.returns import gae
 from rlexp.compiling import phase
 from rlexp.config.component import component
-from rlexp.config.fields import Count, Fraction, NonNegative, Positive
+from rlexp.config.fields import Count, Fraction, NonNegative, Positive, Static
 from rlexp.envs.spec import EnvSpec
 from rlexp.models import Activation, Model, NetDefaults, policy_distribution
 from rlexp.optim import Adam
@@ -80,7 +80,7 @@ class PPO(OnPolicyAlgorithm):
     normalize_advantage: bool = True  # zero mean and unit deviation within each minibatch
     target_kl: Positive | None = None  # stop a rollout's epochs once the policy moved 1.5 times this far
     max_grad_norm: Positive = 0.5  # gradients are scaled down to this norm
-    initial_log_std: float = 0.0  # of the Gaussian for continuous actions
+    initial_log_std: Annotated[float, Static()] = 0.0  # of the Gaussian for continuous actions
 
     def build(self, spec: EnvSpec, model: Model) -> None:
         """Separate actor and critic under one optimizer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from rlexp.algos.base import CONTINUOUS, MIXED, REPLAY, OffPolicyAlgorithm
 from rlexp.algos.losses import mse
 from rlexp.compiling import phase
 from rlexp.config.component import component
-from rlexp.config.fields import Fraction, NonNegative, Positive, Size
+from rlexp.config.fields import Count, Fraction, NonNegative, Positive, Size, Static
 from rlexp.envs.spec import EnvSpec
 from rlexp.models import Model, NetDefaults, PolicyHead
 from rlexp.models.distributions import SquashedGaussianHead
@@ -61,9 +61,10 @@ class SAC(OffPolicyAlgorithm):
     critic_learning_rate: Positive = 3e-4  # step size of the critics
     alpha_learning_rate: Positive = 3e-4  # step size of the temperature
     alpha: Positive | None = None  # temperature if it is to stay fixed; null: learned
-    initial_alpha: Positive = 1.0  # temperature that learning starts from
+    initial_alpha: Annotated[Positive, Static()] = 1.0  # temperature that learning starts from
     target_entropy_scale: NonNegative = 1.0  # target entropy is −this · |A|
     n_critics: Size = 2  # ensemble whose minimum is taken
+    actor_interval: Count = 1  # updates of the critics for one of the actor and the temperature
     tau: Fraction = 0.005  # share of the critics that flows into their targets at each update
 
     def build(self, spec: EnvSpec, model: Model) -> None:
@@ -105,7 +106,9 @@ class SAC(OffPolicyAlgorithm):
         self.updates += 1
         noise = self.randomness(batch)
         metrics = self.critic_phase(batch, noise)
-        return Update(metrics | self.actor_phase(batch.obs, noise))
+        if self.updates % self.actor_interval == 0:
+            metrics |= self.actor_phase(batch.obs, noise)
+        return Update(metrics)
 
     def randomness(self, batch: Batch) -> dict[str, Tensor]:
         """All random numbers of one update."""

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 
 from rlexp.buffers.final_obs import FinalObs
-from rlexp.buffers.memory import available_memory, gigabytes
 from rlexp.buffers.ring_state import RingState
 from rlexp.config.component import component
 from rlexp.config.fields import Size
 from rlexp.datasets.transitions import Transitions
 from rlexp.errors import CheckpointError, ConfigError
+from rlexp.machine import available_memory, gigabytes
 from rlexp.seeding import numpy_generator
 from rlexp.tree import ArrayTree, tree_leaves
 from rlexp.types import Batch

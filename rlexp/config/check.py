@@ -150,11 +150,22 @@ def _merge(where: str, schema: type, values: dict[str, Any]) -> DictConfig:
     try:
         return OmegaConf.merge(_defaults(schema), values)  # type: ignore[return-value]
     except OmegaConfBaseException as error:
-        if not error.full_key and len(values) > 1:  # it does not say where: ask for one setting at a time
-            for name, value in values.items():
-                _merge(where, schema, {name: value})
-        key = error.full_key or next(iter(values), "")
+        key = error.full_key or _culprit(schema, values)
         raise ConfigError(complaint(f"{where}.{key}".strip("."), error)) from error
+
+
+def _culprit(schema: type, values: dict[str, Any], within: tuple[str, ...] = ()) -> str:
+    """The path of the value that cannot be merged, where the error does not say: try one at a time."""
+    for name, value in values.items():
+        alone: Any = {name: value}
+        for parent in reversed(within):
+            alone = {parent: alone}
+        try:
+            OmegaConf.merge(_defaults(schema), alone)
+        except OmegaConfBaseException:
+            below = _culprit(schema, value, (*within, name)) if isinstance(value, dict) else ""
+            return f"{name}.{below}".strip(".")
+    return ""
 
 
 def _check_schedules(where: str, cls: type, node: DictConfig) -> None:

@@ -174,7 +174,7 @@ def _check_dtype(dtype: np.dtype, key: str, path: Path) -> None:
 
 
 def _check_memory(size: int, path: Path) -> None:
-    from rlexp.buffers.memory import available_memory, gigabytes  # here, because buffers bring torch
+    from rlexp.machine import available_memory, gigabytes  # here, because buffers bring torch
 
     free = available_memory()
     if free is not None and size > free:

@@ -72,7 +72,7 @@ class RandomDataset:
 
     def _collect(self, env: GymEnv) -> Transitions:
         from rlexp.buffers import ReplayBuffer  # here, because buffers bring torch
-        from rlexp.buffers.memory import check_fits
+        from rlexp.machine import check_fits
 
         spec = env.spec()
         check_fits(2 * self.size * ReplayBuffer().bytes_per_transition(spec), f"dataset.size={self.size}")

@@ -69,7 +69,9 @@ class ReplayDataset:
         if self.zoo not in (presets := choices("zoo")):
             raise ConfigError(f"dataset.zoo={self.zoo!r} is not a preset.{suggest(str(self.zoo), presets)}")
         # One thread and no compiler: everyone gets the same data, whatever the machine.
-        return compose([f"zoo={self.zoo}", f"seed={self.seed}", "name=dataset", "threads=1", "compile=false"])
+        return compose(
+            [f"zoo={self.zoo}", f"seed={self.seed}", "name=dataset", "threads=1", "compile=false", "device=cpu"]
+        )
 
     def _cache_path(self) -> Path:
         """Named by the whole config of the training."""

@@ -6,7 +6,6 @@ import copy
 import functools
 import importlib
 import inspect
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -23,6 +22,7 @@ from rlexp.envs.spec import EnvSpec, spec_of
 from rlexp.envs.subproc import SubprocVecEnv
 from rlexp.envs.vector import SyncVecEnv, VecEnv
 from rlexp.errors import ConfigError, EnvError
+from rlexp.machine import cpu_count
 
 MAX_ENVS = 65_536  # each is an object with a simulator behind it: more is a mistake, or an attack on the memory
 
@@ -80,7 +80,7 @@ class GymEnv:
         count = num_envs or self.num_envs
         if render_mode or self.vectorization is Vectorization.sync:
             return SyncVecEnv(functools.partial(self.make, render_mode), self.spec(), count, seed)
-        return SubprocVecEnv(self._recipe(), self.spec(), count, seed, workers=min(count, self.workers or _cpus()))
+        return SubprocVecEnv(self._recipe(), self.spec(), count, seed, workers=min(count, self.workers or cpu_count()))
 
     def _make_registered(self, render_mode: str | None) -> gym.Env:
         registration = copy.copy(find_registration(self.id))
@@ -178,7 +178,3 @@ def _has_parameter(function: Callable[..., Any], name: str) -> bool:
         return name in inspect.signature(function).parameters
     except (TypeError, ValueError):  # a builtin without a signature
         return False
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

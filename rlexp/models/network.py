@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from rlexp.buffers.memory import check_fits
 from rlexp.config.component import component
 from rlexp.errors import ConfigError
+from rlexp.machine import check_fits
 from rlexp.models.encoders import Encoder, EncoderKind
 from rlexp.models.layers import MLP, Activation, Init, Norm
 

@@ -25,6 +25,7 @@ from rlexp.run_dir import RunDir
 from rlexp.seeding import derive_seed
 from rlexp.types import Batch, Rollout, Update
 
+STOPPING_FIELDS = ("total_steps", "total_updates", "max_seconds", "stop_return", "patience")  # what can end a run
 RECENT_EPISODES = 100  # training episodes whose mean return is reported
 
 
@@ -64,7 +65,7 @@ class Trainer(ABC):
     log_interval: Count = 1_000  # steps between rows of metrics
     eval_interval: Natural = 10_000  # steps between evaluations; 0: only at the end
     eval_episodes: Natural = 10  # episodes of an evaluation; 0: never evaluate
-    checkpoint_interval: Natural = 10_000  # steps between checkpoints; 0: only at the end
+    checkpoint_interval: Natural = 10_000  # steps between checkpoints; 0: only at a new best and at the end
     keep_checkpoints: Count = 2  # newest checkpoints kept, beside the best one
     stop_return: float | None = None  # stop as soon as an evaluation reaches this mean return
     patience: Count | None = None  # stop after so many evaluations without a new best
@@ -95,11 +96,21 @@ class Trainer(ABC):
     def start_fresh(self) -> None:  # noqa: B027 (offline has nothing to start)
         """Called instead of :meth:`load_loop_state` when there is no checkpoint."""
 
+    def follow_gamma(self) -> None:
+        """Hand a scheduled discount factor to whoever else discounts."""
+        if "gamma" in self.algo.scheduled:
+            gamma = float(self.algo.gamma)
+            self.set_gamma(gamma)
+            if self.policy.reward_normalizer is not None:
+                self.policy.reward_normalizer.gamma = gamma
+
     def set_gamma(self, gamma: float) -> None:  # noqa: B027 (on-policy algorithms discount by themselves)
         """Follow a scheduled discount factor, which a replay memory has folded into its batches."""
 
-    def close(self) -> None:  # noqa: B027 (offline has no environments)
-        """Free environments."""
+    def close(self) -> None:
+        """Free the environments, if it came to making them."""
+        if self.collector is not None:
+            self.collector.close()
 
     @property
     def clock(self) -> int:
@@ -126,6 +137,7 @@ class Trainer(ABC):
         """Take over what was built and create what the loop needs."""
         self.work = work
         self.policy, self.algo = work.policy, work.policy.algo
+        self.collector: Any = None  # of the loops that step environments
         self.env_steps = 0
         self.updates = 0
         self.seconds_before = 0.0  # spent by earlier processes of this run
@@ -153,8 +165,7 @@ class Trainer(ABC):
             before = self.clock
             if self.algo.scheduled:
                 self.algo.apply_schedules(self.progress)
-                if "gamma" in self.algo.scheduled:
-                    self.set_gamma(float(self.algo.gamma))
+                self.follow_gamma()
             self.iterate()
             work.recorder.tick(self.clock, self.budget)
             self._after(before)
@@ -209,7 +220,7 @@ class Trainer(ABC):
         if self.algo.updates == before:
             self.algo.updates += 1  # it does not count by itself, and the offline loop would never end
         self.updates += self.algo.updates - before
-        self.metrics = update.metrics
+        self.metrics |= update.metrics  # some have steps that are not taken in every update
         return update
 
     def warn_restarted(self, restarted: list[int]) -> None:

@@ -30,7 +30,7 @@ class Offline(Trainer):
     batch_size: Size = 256  # transitions in an update
     log_interval: Count = 1_000  # updates between rows of metrics
     eval_interval: Natural = 10_000  # updates between evaluations; 0: only at the end
-    checkpoint_interval: Natural = 10_000  # updates between checkpoints; 0: only at the end
+    checkpoint_interval: Natural = 10_000  # updates between checkpoints; 0: only at a new best and at the end
 
     def prepare(self) -> None:
         """Load the dataset into memory."""

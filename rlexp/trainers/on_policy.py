@@ -71,7 +71,3 @@ class OnPolicy(Trainer):
     def load_loop_state(self, state: dict[str, Any], segments: dict[str, Any]) -> None:
         """Put the environments back."""
         self.warn_restarted(self.collector.load_state_dict(state["collector"]))
-
-    def close(self) -> None:
-        """Free the environments."""
-        self.collector.close()

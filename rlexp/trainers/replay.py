@@ -124,10 +124,6 @@ class Replay(Trainer):
         self.warn_restarted(self.collector.load_state_dict(state["collector"]))
         self.buffer.start(self.collector.obs)  # cuts the episodes that could not be continued
 
-    def close(self) -> None:
-        """Free the environments."""
-        self.collector.close()
-
 
 def split(batch: Batch, k: int) -> Batch:
     """[k·B, …] -> [k, B, …]."""

@@ -165,7 +165,7 @@ def test_arrays_that_hold_no_numbers_are_refused(tmp_path, dtype):
 @pytest.mark.parametrize("kind", KINDS)
 def test_more_data_than_memory_is_refused_before_it_is_read(tmp_path, kind, monkeypatch):
     KINDS[kind][1](tmp_path / f"data.{kind}", vector_data())
-    monkeypatch.setattr("rlexp.buffers.memory.available_memory", lambda: 100)
+    monkeypatch.setattr("rlexp.machine.available_memory", lambda: 100)
     refused(tmp_path / f"data.{kind}", "only 1e-07 GB of memory")
 
 
@@ -252,7 +252,7 @@ def test_hdf5_types_that_are_no_numbers_are_refused(tmp_path, dtype):
 
 @pytest.mark.parametrize("chunks", [None, (1000, 1000), (30_000, 30_000)])
 def test_an_absurd_declared_size_is_refused_before_it_is_allocated(tmp_path, chunks, monkeypatch):
-    monkeypatch.setattr("rlexp.buffers.memory.available_memory", lambda: None)
+    monkeypatch.setattr("rlexp.machine.available_memory", lambda: None)
     with hdf5_without(tmp_path / "data.hdf5", "actions") as file:
         file.create_dataset("actions", (10**7, 10**5), "f4", chunks=chunks)
     refused(tmp_path / "data.hdf5", "actions is declared with 4e.* GB, more than the file can hold")

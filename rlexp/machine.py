@@ -17,6 +17,11 @@ def available_memory() -> int | None:
     return int(min(figures) * _HEADROOM) if figures else None
 
 
+def cpu_count() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def gigabytes(size: int) -> str:
     """``size`` bytes for a message."""
     return f"{size / 1e9:.3g} GB"
