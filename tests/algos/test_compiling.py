@@ -167,6 +167,7 @@ def test_compiled_updates_are_the_eager_ones(name: str, tracing: None) -> None:
 )
 def test_machine_code_computes_the_eager_numbers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)  # a pool of processes would take longer to start
     torch._dynamo.reset()
     eager, compiled = small_algo(name), small_algo(name, compiled=True)
     for seed in range(5):
