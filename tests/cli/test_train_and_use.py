@@ -373,7 +373,7 @@ def test_a_resume_that_cannot_work_leaves_the_run_as_it_was(
     override: str, message: str, rlexp: Command, trained: Path
 ) -> None:
     before = contents(trained)
-    answer = rlexp("resume", trained, override)
+    answer = rlexp("resume", trained, override, "trainer.total_steps=320")
     assert answer.code == 1
     assert message in answer.err
     assert answer.err.count("\n") == 1
