@@ -117,9 +117,13 @@ def _import(target: str, where: str, trust: Trust) -> Any:
         for part in parts[length:]:
             if isinstance(found, ModuleType):
                 trust.require(found.__name__.split(".")[0], f"{where}._target_={target}, leading out of {parts[0]},")
-            if not hasattr(found, part):
-                raise ConfigError(f"{where}._target_={target}: {module_name} has no {'.'.join(parts[length:])!r}.")
-            found = getattr(found, part)
+            try:
+                found = getattr(found, part)
+            except AttributeError:
+                rest = ".".join(parts[length:])
+                raise ConfigError(f"{where}._target_={target}: {module_name} has no {rest!r}.") from None
+            except Exception as error:  # a module that imports its parts when they are asked for
+                raise ConfigError(f"{where}._target_={target} cannot be imported: {error!r}.") from error
         return found
     raise ConfigError(f"{where}._target_={target} cannot be imported: there is no package {parts[0]!r}.")
 

@@ -71,7 +71,7 @@ class Network:
     norm: Norm | None = None  # LayerNorm before (layer) or after (layer_after) activations; null: the algorithm's own
 
     def __post_init__(self) -> None:
-        if not all(1 <= width < 2**31 for width in self.hidden or ()):
+        if not all(type(width) is int and 1 <= width < 2**31 for width in self.hidden or ()):
             raise ConfigError(f"model.hidden must be a list of widths of at least 1, not {list(self.hidden or ())}.")
 
     def build(

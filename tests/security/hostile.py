@@ -29,9 +29,9 @@ SECRET = "canary-7f3a9c"  # in the environment and in files that no message may 
 EVIL_MODULES = ("evil_module", "evil_package")  # lie in the working directory and sound the alarm when imported
 # What a message says to do about it, in the words of rlexp's errors.
 ADVICE = re.compile(
-    r"\b(Add|add|Check|Choose|choose|Continue|Copy|Download|Give|Leave|Link|link|Name|Open|Put|Remove|remove|Rescale|Restore"
-    r"|Resume|Save|Set|Start|Store|Train|Upgrade|upgrade|Use|Write|write|put the value|must|There are|Did you mean"
-    r"|rlexp list|pip install|may stand there|Only components|is written|not a class|are never|plain values)\b"
+    r"\b([Aa]dd|[Cc]heck|[Cc]hoose|Download|Give|[Ll]eave|Link|Name|Open|[Pp]ass|[Pp]ut|[Rr]emove|Rescale|Restore|Resume"
+    r"|Save|[Ss]et|Start|Store|Train|[Uu]pgrade|Use|[Ww]rite|must|There are|Did you mean|rlexp list|pip install|may stand"
+    r"|is written|not a class|are never|plain values|each entry is|has no)\b"
 )
 
 

@@ -305,7 +305,7 @@ YAML: dict[str, Change] = {
     "a date": raw(b"extra: 2020-01-01\n"),
     "bytes": raw(b"extra: !!binary aGVsbG8=\n"),
     "a set": raw(b"extra: !!set {a, b}\n"),
-    "deep lists": raw(b"extra: " + b"[" * 20_000 + b"]" * 20_000 + b"\n"),
+    "deep lists": raw(b"extra: " + b"[" * 3_000 + b"]" * 3_000 + b"\n"),
     "deep settings": raw(b"extra: " + b"{a: " * 5_000 + b"1" + b"}" * 5_000 + b"\n"),
     "lists just too deep": raw(b"extra: " + b"[" * 100 + b"]" * 100 + b"\n"),
     "no UTF-8": raw(b"extra: \xff\xfe\xfa\n"),
@@ -357,7 +357,7 @@ VALUES: list[tuple[str, Change]] = [
     *[huge("evil", value=value) for value in (1, None, {"_target_": "os.system"})],
     *[huge("\x1b]0;evil\x07", value=value) for value in (1,)],
     *[huge("model", "hidden", value=value) for value in ("x", [0], [-5], [1.5], [None], [10**30], [10**6, 10**6],
-                                                         [2**31 - 1, 2**31 - 1, 2**31 - 1], {"a": 1}, "???")],
+                                                         [2**31 - 1, 2**31 - 1, 2**31 - 1], {"a": 1})],
     *[huge("trainer", "rollout_steps", value=value) for value in (0, -1, 10**30, "x")],
 ]  # fmt: skip
 VALUE_IDS = [f"{index} {key.encode('unicode_escape').decode()}" for index, (key, _) in enumerate(VALUES)]
