@@ -24,7 +24,7 @@ def cpu_count() -> int:
 
 def gigabytes(size: int) -> str:
     """``size`` bytes for a message."""
-    return f"{size / 1e9:.3g} GB" if size >= 1e8 else f"{size / 1e6:.3g} MB"
+    return f"{size / 1e9:.3g} GB"
 
 
 def check_fits(size: int, what: str) -> None:

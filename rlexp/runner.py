@@ -29,7 +29,7 @@ from rlexp.envs import GymEnv
 from rlexp.errors import CheckpointError, ConfigError, RunError
 from rlexp.evaluation import Evaluator
 from rlexp.loggers import Console, LoggerSet, RunInfo
-from rlexp.machine import check_fits, cpu_count, gigabytes
+from rlexp.machine import check_fits, cpu_count
 from rlexp.policy import Policy
 from rlexp.recorder import Recorder
 from rlexp.run_dir import RunDir
@@ -155,7 +155,9 @@ class Runner:
     def _say_memory(self, console: Console) -> None:
         if isinstance(self.buffer, ReplayBuffer) and self.trainer.loop != "offline":
             each, count = self.buffer.bytes_per_transition(self.spec), self.buffer.capacity
-            console.note(f"Replay memory: {count:,} transitions of {each} bytes, {gigabytes(each * count)} when full.")
+            console.note(
+                f"Replay memory: {count:,} transitions of {each} bytes, {each * count / 1e6:,.1f} MB when full."
+            )
 
     def _setup_algo(self) -> None:
         autocast = torch.bfloat16 if self.config["precision"] == "bfloat16" else None

@@ -205,7 +205,7 @@ class Intruder(Callback):
 
 @pytest.mark.parametrize("name", algorithms())
 def test_evaluation_leaves_environments_generators_and_normalisers_untouched(name: str, tmp_path: Path) -> None:
-    config = small_config(name, env__normalize_obs=True, env__normalize_reward=True, trainer__eval_episodes=0)
+    config = small_config(name, env__normalize_obs=True, trainer__eval_episodes=0)
     config["trainer"]["callbacks"] = [{"_target_": "tests.test_evaluation.Intruder"}]
     runner = Runner(config)
     runner.train(tmp_path / "run")

@@ -27,7 +27,9 @@ Run = Callable[..., Path]
 
 def run_config(name: str, loop: str, *changes: str) -> dict[str, Any]:
     """A small run with everything in it that has state: normalisers, several environments, pretraining."""
-    extra = ["env.normalize_obs=true", "env.normalize_reward=true"]
+    extra = ["env.normalize_obs=true"]
+    if loop != OFFLINE:
+        extra += ["env.normalize_reward=true"]
     if loop == MIXED:
         extra += ["trainer.offline_pretrain_updates=30"]
     return small_config(name, loop, changes=(*extra, *changes))

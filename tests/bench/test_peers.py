@@ -7,13 +7,16 @@ from rlexp.config.compose import compose
 from rlexp.errors import ConfigError
 
 
-def test_sb3_gets_the_preset_of_ppo():
-    settings = translate("sb3", compose(["zoo=ppo_cartpole", "env.num_envs=8"]))
+def test_sb3_gets_the_settings_of_ppo():
+    overrides = ["algo=ppo", "env=cartpole", "env.num_envs=8", "trainer.rollout_steps=32", "algo.epochs=20"]
+    overrides += ["algo.minibatch_size=256", "algo.gamma=0.98", "algo.gae_lambda=0.8", "algo.learning_rate=1e-3"]
+    overrides += ["algo.schedules={learning_rate:{shape:linear,end:0},clip_range:{shape:linear,start:0.3,end:0.1}}"]
+    settings = translate("sb3", compose(overrides))
     given = settings["arguments"]
     assert (settings["package"], settings["class"]) == ("stable_baselines3", "PPO")
     assert settings["env"] == {"id": "CartPole-v1", "num_envs": 8, "kwargs": {}}
     assert given["learning_rate"] == {"linear": [1e-3, 0.0, 1.0]}
-    assert given["clip_range"] == {"linear": [0.2, 0.0, 1.0]}
+    assert given["clip_range"] == {"linear": [0.3, 0.1, 1.0]}
     assert (given["n_steps"], given["batch_size"], given["n_epochs"]) == (32, 256, 20)
     assert (given["gamma"], given["gae_lambda"]) == (0.98, 0.8)
 

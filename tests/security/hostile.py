@@ -29,9 +29,9 @@ SECRET = "canary-7f3a9c"  # in the environment and in files that no message may 
 EVIL_MODULES = ("evil_module", "evil_package")  # lie in the working directory and sound the alarm when imported
 # What a message says to do about it, in the words of rlexp's errors.
 ADVICE = re.compile(
-    r"\b([Aa]dd|[Cc]heck|[Cc]hoose|Download|Give|[Ll]eave|Link|Name|Open|[Pp]ass|[Pp]ut|[Rr]emove|Rescale|Restore|Resume"
-    r"|Save|[Ss]et|Start|Store|Train|[Uu]pgrade|Use|[Ww]rite|must|There are|Did you mean|rlexp list|pip install|may stand"
-    r"|is written|not a class|are never|plain values|each entry is|has no)\b"
+    r"\b([Aa]dd|[Cc]heck|[Cc]hoose|Download|Give|[Ll]eave|Link|Name|Open|[Pp]ass|[Pp]ut|[Rr]emove|Rescale|Restore"
+    r"|Resume|Save|[Ss]et|Start|Store|Train|[Uu]pgrade|Use|[Ww]rite|must|There are|Did you mean|rlexp list|pip install"
+    r"|may stand|is written|not a class|are never|plain values|each entry is|has no)\b"
 )
 
 
@@ -165,15 +165,14 @@ def command(*arguments: str) -> None:
         with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(output):
             cli.main(list(arguments))
     except SystemExit as end:
-        text = errors.getvalue()
-        assert "Traceback" not in text
-        if end.code == 0:
-            return
-        assert end.code == 1
-        assert text.startswith("error: ")
-        raise RlexpError(text) from None
+        code, text = end.code, errors.getvalue()
     finally:
         sys.stdin = stdin
+    assert "Traceback" not in text
+    assert code in (0, 1)
+    if code:
+        assert text.startswith("error: ")
+        raise RlexpError(text)
 
 
 SURFACES: dict[str, Callable[[Path], Any]] = {
@@ -210,6 +209,11 @@ class Scene:
     def copy(self, name: str) -> Path:
         """A copy of one of the trained runs."""
         return Path(shutil.copytree(self.originals / name, self.folder / name, symlinks=True))
+
+    def clear(self) -> None:
+        """Remove the copies, for the next ones."""
+        for path in self.originals.iterdir():
+            shutil.rmtree(self.folder / path.name, ignore_errors=True)
 
     def refused(self, path: Path, surface: str, *needles: str) -> str:
         """Open ``path`` through a surface: refused, with a message that says where and what to do, and nothing else."""

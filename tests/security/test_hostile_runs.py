@@ -136,9 +136,11 @@ def test_a_bit_flip_in_run_json_is_refused_or_changes_nothing_that_counts(scene:
     before = content(scene.folder)
     try:
         command("eval", str(run), "episodes=1")
-    except Exception as error:
-        assert isinstance(error, RlexpError)
-        assert "run.json" in str(error) or "config.yaml" in str(error)
+    except RlexpError as error:
+        message = str(error)
+    else:
+        message = "run.json was still good"
+    assert "run.json" in message or "config.yaml" in message
     assert content(scene.folder) == before
 
 
@@ -312,6 +314,8 @@ ARRAYS: dict[str, Change] = {
 def test_arrays_that_do_not_fit_the_networks_are_refused(scene: Scene, what: str, surface: str) -> None:
     run = scene.copy("ppo")
     ARRAYS[what](run)
+    if what.startswith("generator"):
+        surface = "resume"  # only who learns on needs it
     assert newest(run).name in scene.refused(run, surface, "does not fit the config")
 
 
@@ -363,6 +367,8 @@ def forge_part(run: Path, part: str, value: Any) -> None:
 def test_a_forged_policy_state_is_refused(scene: Scene, what: str, surface: str) -> None:
     run = scene.copy("ppo")
     POLICY_STATE[what](run)
+    if what.startswith("generator"):
+        surface = "resume"  # only who learns on needs it
     assert newest(run).name in scene.refused(run, surface, "policy", "checkpoint.json", "does not fit the config")
 
 
