@@ -41,9 +41,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         code = dispatch(arguments)
     except RlexpError as error:
-        # A message may quote a stranger's file: nothing in it is to command the terminal.
-        text = "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in str(error))
-        print(f"error: {text}", file=sys.stderr)
+        from rlexp.loggers.format import printable
+
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         code = 1
     except KeyboardInterrupt:
         code = 130

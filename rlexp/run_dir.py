@@ -116,7 +116,9 @@ class RunDir:
                 path = place.parent
                 break
         if not os.path.isdir(path):
-            raise RunError(f"There is no run directory at {path}.")
+            raise RunError(
+                f"There is no run directory at {path}. Check the path; `rlexp list runs` shows the runs there are."
+            )
         if not os.path.lexists(path / RUN):
             raise RunError(
                 f"{path} is not a run directory: it has no {RUN}. `rlexp list runs` shows the runs there are."

@@ -89,7 +89,7 @@ def tensors(tree: Any) -> dict[str, torch.Tensor]:
 
     def walk(prefix: str, node: Any) -> None:
         for key, value in node.items() if isinstance(node, dict) else enumerate(node):
-            if isinstance(value, torch.Tensor) and key != "generator":  # who only acts brings another
+            if isinstance(value, torch.Tensor):
                 found[f"{prefix}/{key}"] = value.clone()
             elif isinstance(value, (dict, list)):
                 walk(f"{prefix}/{key}", value)

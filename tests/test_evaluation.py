@@ -187,7 +187,7 @@ class Intruder(Callback):
         state["torch"] = torch.get_rng_state().numpy().tobytes()
         state["numpy"] = repr(np.random.get_state())
         state["python"] = repr(random.getstate())
-        if hasattr(trainer, "collector"):
+        if trainer.collector is not None:
             state["acted on"] = flat(trainer.collector.obs)
         return state
 

@@ -40,7 +40,7 @@ class Trust:
         """Refuse ``what`` unless its package is trusted."""
         if not self.allows(package):
             advice = f"If you trust it, add trust=[{package}] to the command (in Python: trust=[{package!r}])."
-            if package in sys.stdlib_module_names:  # nobody's component lies there
+            if package in sys.stdlib_module_names or not package.isidentifier():  # nobody's component lies there
                 advice = "Only components of rlexp and of packages that you name with trust=[…] may stand there."
             raise UntrustedError(f"{what} would run code of the package {package!r}, which is not trusted. {advice}")
 
@@ -135,17 +135,26 @@ def check_env(env: dict[str, Any], trust: Trust) -> None:
     from rlexp.envs import env_code_roots
     from rlexp.envs.locate import find_registration
 
-    env_id, wrappers = str(env.get("id")), env.get("wrappers") or []
+    env_trust = Trust(trust.packages | ENV_PACKAGES)
+    for index, wrapper in enumerate(env.get("wrappers") or []):
+        _check_wrapper(f"env.wrappers[{index}]", wrapper, env_trust)
+    if "xml_file" in (env.get("kwargs") or {}):
+        raise UntrustedError("env.kwargs.xml_file names a file of its own choice on this machine; remove it.")
+    env_id = str(env.get("id"))
     for _ in ("before", "after its module has registered it"):
-        for package in sorted(env_code_roots(env_id, wrappers)):
+        for package in sorted(env_code_roots(env_id)):
             if package not in ENV_PACKAGES:
-                trust.require(package, f"env.id={env_id} or its wrappers")
+                trust.require(package, f"env.id={env_id}")
         if ":" in env_id:
             with suppress(EnvError):  # told when the environment is made
                 find_registration(env_id)
-    env_trust = Trust(trust.packages | ENV_PACKAGES)
-    for index, wrapper in enumerate(wrappers):
-        where = f"env.wrappers[{index}]"
-        found = locate(wrapper.get("_target_") if isinstance(wrapper, dict) else None, where, env_trust)
-        if any(base.__name__ in WRITING_WRAPPERS for base in found.__mro__):
-            raise UntrustedError(f"{where}: {found.__name__} writes files where the loaded config says; remove it.")
+
+
+def _check_wrapper(where: str, wrapper: Any, trust: Trust) -> None:
+    import gymnasium as gym
+
+    found = locate(wrapper.get("_target_") if isinstance(wrapper, dict) else None, where, trust)
+    if not issubclass(found, gym.Wrapper):
+        raise UntrustedError(f"{where}._target_={target_of(found)} must be a subclass of gymnasium.Wrapper.")
+    if any(base.__name__ in WRITING_WRAPPERS for base in found.__mro__):
+        raise UntrustedError(f"{where}: {found.__name__} writes files where the loaded config says; remove it.")

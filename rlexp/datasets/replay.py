@@ -32,7 +32,7 @@ class ReplayDataset:
     def __post_init__(self) -> None:
         if (self.run is None) == (self.zoo is None):
             raise ConfigError(
-                "dataset=replay needs one of dataset.run=… (a run directory) and dataset.zoo=… (a preset)."
+                "dataset=replay: set one of dataset.run=… (a run directory) and dataset.zoo=… (a preset)."
             )
 
     def load(self, env: GymEnv) -> Transitions:

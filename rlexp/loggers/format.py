@@ -54,6 +54,11 @@ def short_path(path: str | os.PathLike[str], *, quoted: bool = False) -> str:
     return shlex.quote(text) if quoted else text
 
 
+def printable(text: str) -> str:
+    """Text for the terminal that may quote a stranger's file: control characters are shown, not obeyed."""
+    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
+
+
 def sparkline(values: Sequence[float]) -> str:
     """A curve in block characters: ``▁▃▅█``."""
     finite = [value for value in values if math.isfinite(value)]

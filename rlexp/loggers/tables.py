@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TextIO
 
 from rlexp.loggers.console import STATUS, Line, entry, is_terminal, place_text, print_plain
-from rlexp.loggers.format import duration, mean_std, number
+from rlexp.loggers.format import duration, mean_std, number, printable
 
 STYLES = {status: colour for status, (_, colour) in STATUS.items()} | {"running": "cyan"}
 
@@ -26,6 +26,7 @@ def print_table(
     Plain text has one line per row, two spaces between columns, and every cell whole: it is for ``grep`` and ``awk``.
     """
     file = sys.stdout if file is None else file
+    rows = [[printable(cell) for cell in row] for row in rows]
     if is_terminal(file):
         _print_rich(columns, rows, title, right, file)
         return

@@ -173,7 +173,6 @@ HDF5: dict[str, Harm] = ANY | {
     "a soft link": replaced("rewards", h5py.SoftLink("/actions")),
     "external storage": edit(external),
     "a virtual dataset": edit(virtual),
-    "references": replaced("rewards", np.zeros(100, h5py.ref_dtype)),
     "text values": replaced("rewards", np.array([b"a"] * 100)),
     "a pickle as bytes": replaced("rewards", np.void(pickle.dumps(print))),
     "a group": edit(lambda file, folder: regroup(file)),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from rlexp import Agent
+from rlexp import Agent, cli
 from rlexp.checkpoint import load_checkpoint
 from rlexp.datasets.replay import read_memory
 from rlexp.errors import RlexpError
@@ -22,6 +22,7 @@ from tests.damage import HOSTILE_HEADERS, Damage, forge_sums
 from tests.security.hostile import (
     RUN_SURFACES,
     Scene,
+    alarm,
     command,
     content,
     edit_json,
@@ -491,6 +492,46 @@ def test_a_forged_replay_memory_is_refused(scene: Scene, what: str, surface: str
 def test_a_checkpoint_that_was_only_saved_holds_no_memory_to_learn_from(scene: Scene) -> None:
     saved = Agent.load(scene.copy("dqn")).save(scene.folder / "saved")
     scene.refused(saved, "read_memory", "holds no replay memory")
+
+
+# -- listing
+
+
+SUMMARIES: dict[str, Callable[[Path], Any]] = {
+    "pipe": lambda path: os.mkfifo(path),
+    "folder": lambda path: path.mkdir(),
+    "link to itself": lambda path: path.symlink_to(path),
+    "endless device": lambda path: path.symlink_to("/dev/zero"),
+    "pickle": lambda path: path.write_bytes(damage.malicious_pickle(path.with_name("executed"))),
+    "list": lambda path: path.write_text("[1]"),
+    "deep": lambda path: path.write_text("[" * 100_000),
+    "text for numbers": lambda path: path.write_text('{"env_steps": "many", "updates": [], "wall_time_s": "long"}'),
+    "numbers without end": lambda path: path.write_text(
+        '{"env_steps": 1e999, "updates": NaN, "wall_time_s": Infinity, "eval": 5, "best_eval": {"return_mean": []}}'
+    ),
+    "a number of 4000 digits": lambda path: path.write_text(f'{{"env_steps": {"9" * 4000}}}'),
+    "escape sequences": lambda path: path.write_text(
+        '{"env_steps": 1, "updates": 1, "wall_time_s": 1, "algo": "\\u001b[2J[bold]x[/red]", "status": "\\u0007"}'
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SUMMARIES)
+def test_a_listing_of_runs_survives_a_strangers_summary(
+    scene: Scene, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, _ = scene.copy("ppo"), scene.copy("other")
+    (run / "summary.json").unlink()
+    SUMMARIES[what](run / "summary.json")
+    before = content(scene.folder)
+    with alarm() as heard:
+        assert cli.dispatch(["list", "runs", str(scene.folder)]) == 0
+    output = capsys.readouterr().out
+    assert not heard
+    assert content(scene.folder) == before
+    assert str(scene.folder / "other") in output
+    assert "\x1b" not in output
+    assert "damaged" in output or what == "escape sequences"
 
 
 # -- counting
