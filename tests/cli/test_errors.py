@@ -51,7 +51,7 @@ MISTAKES = {
     "but dataset is null. Use dataset=hdf5 or ",
     "algo=crr env=pendulum dataset=npz dataset.path=no.npz": "The dataset no.npz does not exist. Set dataset.path ",
     "algo=crr env=pendulum dataset=hdf5 dataset.path=no.h5": "The dataset no.h5 does not exist. Set dataset.path ",
-    "algo=crr env=pendulum dataset=replay": "dataset=replay needs one of dataset.run=… (a run directory) and ",
+    "algo=crr env=pendulum dataset=replay": "dataset=replay: set one of dataset.run=… (a run directory) and ",
     "algo=crr env=pendulum dataset=replay dataset.run=no": "There is no run directory at ",
     "algo=crr env=pendulum dataset=replay dataset.zoo=no": "dataset.zoo='no' is not a preset. There are: ",
     # environments

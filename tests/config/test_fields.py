@@ -183,7 +183,7 @@ def test_a_component_that_refuses_itself_names_its_group_once() -> None:
     for overrides, message in (
         (["algo=rlpd", "algo.n_target_critics=5"], "algo: n_target_critics=5 must not be more than n_critics=2"),
         (["model.hidden=[0]"], "model.hidden must be a list of widths of at least 1"),
-        (["algo=crr", "dataset=replay"], "dataset=replay needs one of dataset.run"),
+        (["algo=crr", "dataset=replay"], "dataset=replay: set one of dataset.run"),
     ):
         config = compose(overrides)
         group = message.split(".")[0].split(":")[0].split("=")[0]
