@@ -33,9 +33,14 @@ def resume_run(
     overrides = list(overrides)
     config = apply_overrides(run_dir.config, overrides)
     changed = config != run_dir.config
-    before, now = run_dir.config["trainer"], config["trainer"]
+    before, now = (_settings(each.get("trainer")) for each in (run_dir.config, config))
     if run_dir.state() == "completed" and all(now.get(name) == before.get(name) for name in STOPPING_FIELDS):
         print(f"{run_dir.path} is completed. To extend it, give a larger budget, e.g. trainer.total_steps=…")
         return run_dir.summary()
     runner = Runner(config, trust=trust, env_factory=env_factory)
     return runner.resume(run_dir, command, changed=changed, which=checkpoint)
+
+
+def _settings(node: Any) -> dict[str, Any]:
+    """A node of a config that nobody has checked yet."""
+    return node if isinstance(node, dict) else {}

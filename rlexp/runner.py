@@ -298,7 +298,9 @@ class Runner:
             ) from error
         if trainer.at_best:
             run_dir.mark_best(checkpoint.path)  # a kill may have come before the link moved
-        before = checkpoint.config["trainer"]
+        before = checkpoint.config.get("trainer")
+        if not isinstance(before, dict):
+            raise CheckpointError(f"The config of the checkpoint {checkpoint.path} has no trainer. Use another one.")
         if any(self.config["trainer"].get(name) != before.get(name) for name in STOPPING_FIELDS):
             trainer.stop_reason = None  # a larger budget or another threshold decides anew
         info.skip_rows = run_dir.high_water

@@ -31,7 +31,8 @@ EVIL_MODULES = ("evil_module", "evil_package")  # lie in the working directory a
 ADVICE = re.compile(
     r"\b([Aa]dd|[Cc]heck|[Cc]hoose|Download|Give|[Ll]eave|Link|Name|Open|[Pp]ass|[Pp]ut|[Rr]emove|Rescale|Restore"
     r"|Resume|Save|[Ss]et|Start|Store|Train|[Uu]pgrade|Use|[Ww]rite|must|There are|Did you mean|rlexp list|pip install"
-    r"|may stand|cannot be imported|would fit|Invalid type|is written|not a class|are never|plain values|each entry is|has no)\b"
+    r"|may stand|cannot be imported|would fit|Invalid type|is written|not a class|are never|plain values|each entry is"
+    r"|has no)\b"
 )
 
 

@@ -370,6 +370,20 @@ def test_a_value_that_cannot_be_is_refused(scene: Scene, key: str, change: Chang
     assert len(message) < 5000
 
 
+@pytest.mark.parametrize("value", [None, 5, "x", [], {}])
+def test_a_resume_reads_nothing_from_a_trainer_that_is_none(scene: Scene, value: Any) -> None:
+    run = scene.copy("ppo")
+    forge_config(run, setting("trainer", value=value))
+    scene.refused(run, "resume", "trainer")
+    scene.clear()
+    run = scene.copy("ppo")  # only the checkpoint's own copy
+    forge_config(newest(run), setting("trainer", value=value))
+    if value == {}:
+        command("resume", str(run), "trainer.total_steps=320")
+    else:
+        scene.refused(run, "resume", "has no trainer")
+
+
 def test_no_message_commands_the_terminal(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     """A key that is an escape sequence is shown, not obeyed."""
     path = forged(scene, setting("algo", "\x1b]0;evil\x07\x1b[2J\r", value=1))

@@ -148,9 +148,9 @@ def test_a_bit_flip_in_run_json_is_refused_or_changes_nothing_that_counts(scene:
 HOSTILE_INFO: dict[str, Any] = {
     "format_version": [0, 2, "1", None, [1]],
     "run_id": ["../../x", "", None, 5, "a" * 13, "*", "-" * 12],
-    "decisions": [None, 5, {}, {"compile": False}, {"compile": False, "threads": 0}, {"compile": 0, "threads": 1},
-                  {"compile": False, "threads": 10**9}, {"compile": False, "threads": "auto"},
-                  {"compile": False, "threads": True}],
+    "decisions": [None, 5, {}, *[{"compile": False, "threads": 1, "device": "cpu"} | wrong for wrong in (
+        {"compile": 0}, {"compile": None}, {"threads": 0}, {"threads": 10**9}, {"threads": "auto"}, {"threads": True},
+        {"device": 5}, {"device": None})]],
     "resumes": [None, {}, "x"],
     "config_sha256": [None, "0" * 64, 5],
 }  # fmt: skip
