@@ -19,7 +19,7 @@ from rlexp.algos.crr import AdvantageType, WeightType
 from rlexp.errors import ConfigError
 from rlexp.models import Network
 from rlexp.types import Batch
-from tests.algos.common import CPU, random_batch, random_rollout
+from tests.algos.common import ALGOS, CPU, algorithm, flatten, random_batch, random_rollout, small_algo
 from tests.algos.test_oracles import clone, env_spec
 
 ROWS = 12
@@ -231,3 +231,23 @@ def test_ppo_stops_its_epochs_once_the_policy_has_moved_too_far() -> None:
         assert all(torch.isfinite(value) for value in metrics.values())
     assert patient.updates == 25  # 20 rows
     assert strict.updates == 2  # the first step starts from the old policy itself, the second sees it moved
+
+
+# ---- SAC
+
+
+@pytest.mark.parametrize("name", [name for name in ALGOS if hasattr(algorithm(name), "actor_interval")])
+def test_actor_and_temperature_wait_for_their_interval_while_the_critics_go_on(name: str) -> None:
+    algo = small_algo(name, "algo.actor_interval=3")
+    for step in range(1, 7):
+        before = flatten(algo.state_dict())
+        metrics = algo.update(random_batch(algo, seed=step)).metrics
+        after = flatten(algo.state_dict())
+        changed = {key.split("/")[0] for key in before if "weight" in key or key == "log_alpha"}
+        changed &= {key.split("/")[0] for key in before if not _same(before[key], after[key])}
+        assert changed == {"critic", "target_critic"} | ({"actor", "log_alpha"} if step % 3 == 0 else set())
+        assert ("loss/actor" in metrics) == (step % 3 == 0)
+
+
+def _same(left: Any, right: Any) -> bool:
+    return torch.equal(left, right) if isinstance(left, Tensor) else left == right
