@@ -39,16 +39,18 @@ class Policy:
 
     def tensor(self, obs: ArrayTree) -> Obs:
         """Observations on the device, as they are."""
+        if self.device.type == "cpu":
+            return tree_map(torch.from_numpy, obs)
         return tree_map(lambda leaf: torch.from_numpy(leaf).to(self.device, non_blocking=True), obs)
 
     def normalized(self, obs: Obs) -> Obs:
         """Observations as the networks see them."""
         return obs if self.obs_normalizer is None else self.obs_normalizer(obs)
 
-    @torch.inference_mode()
     def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator | None = None) -> Act:
         """Actions in agent units for normalised observations on the device."""
-        return self.algo.act(obs, carry, explore=explore, generator=generator or self.algo.generator)
+        with torch.no_grad():
+            return self.algo.act(obs, carry, explore=explore, generator=generator or self.algo.generator)
 
     def env_action(self, action: Tensor | np.ndarray) -> np.ndarray:
         """Agent units to environment units."""

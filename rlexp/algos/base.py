@@ -91,6 +91,7 @@ class Algorithm(ABC):
     def _prepare_schedules(self) -> None:
         """A scheduled float becomes a 0-dim tensor that is changed in place: graphs and optimizers read it anew."""
         self.scheduled: dict[str, tuple[Schedule, float]] = {}
+        self._schedule_values: dict[str, float] = {}  # as set last
         kinds = schedulable(type(self))
         for name, given in self.schedules.items():
             if given is None:
@@ -105,6 +106,9 @@ class Algorithm(ABC):
         """Set every scheduled hyperparameter to its value at ``progress`` of the budget."""
         for name, (schedule, initial) in self.scheduled.items():
             value = schedule.value(initial, progress)
+            if value == self._schedule_values.get(name):
+                continue
+            self._schedule_values[name] = value
             current = getattr(self, name)
             if isinstance(current, Tensor):
                 current.fill_(value)

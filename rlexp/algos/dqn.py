@@ -11,13 +11,14 @@ from torch import Tensor
 
 from rlexp.algos.base import DISCRETE, MIXED, REPLAY, OffPolicyAlgorithm
 from rlexp.algos.losses import weighted_mean
-from rlexp.compiling import phase
+from rlexp.compiling import acting, phase
 from rlexp.config.component import component
 from rlexp.config.fields import Count, Fraction, Positive
 from rlexp.envs.spec import EnvSpec
 from rlexp.models import Model, NetDefaults
 from rlexp.models.target import TargetNetwork
 from rlexp.optim import Adam
+from rlexp.tree import tree_first
 from rlexp.types import Act, Batch, Obs, Update
 
 
@@ -63,13 +64,17 @@ class DQN(OffPolicyAlgorithm):
 
     def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
         """The greedy action, or a random one with probability ε."""
-        q = self.q(obs)  # [N, A]
-        greedy = q.argmax(-1)
         if not explore:
-            return Act(greedy)
-        chance = torch.rand((2, *greedy.shape), generator=generator, device=q.device)
+            return Act(self.q(obs).argmax(-1))
+        chance = torch.rand((2, len(tree_first(obs))), generator=generator, device=self.device)
+        return Act(self.explore(obs, chance))
+
+    @acting
+    def explore(self, obs: Obs, chance: Tensor) -> Tensor:
+        """ε-greedy actions [N]; ``chance`` is uniform [2, N]: whether to take a random action, and which."""
+        q = self.q(obs)  # [N, A]
         uniform = (chance[1] * q.shape[-1]).long()
-        return Act(torch.where(chance[0] < self.epsilon, uniform, greedy))
+        return torch.where(chance[0] < self.epsilon, uniform, q.argmax(-1))
 
     def update(self, batch: Batch) -> Update:
         """One step of the online network; now and then the target follows."""

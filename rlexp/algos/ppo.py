@@ -10,13 +10,13 @@ from torch import Tensor
 
 from rlexp.algos.base import CONTINUOUS, DISCRETE, MULTI_BINARY, MULTI_DISCRETE, OnPolicyAlgorithm
 from rlexp.buffers.returns import gae
-from rlexp.compiling import phase
+from rlexp.compiling import acting, phase
 from rlexp.config.component import component
 from rlexp.config.fields import Count, Fraction, NonNegative, Positive, Static
 from rlexp.envs.spec import EnvSpec
 from rlexp.models import Activation, Model, NetDefaults, policy_distribution
 from rlexp.optim import Adam
-from rlexp.tree import tree_map
+from rlexp.tree import tree_first, tree_map
 from rlexp.types import Act, Obs, Rollout, Update
 
 
@@ -103,12 +103,18 @@ class PPO(OnPolicyAlgorithm):
 
     def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
         """Sample with log-probability and value, or take the mode."""
-        policy = self.policy(obs)
         if not explore:
-            return Act(policy.mode())
-        value = self.value(obs)
-        action = policy.sample(self.head.draw_noise(len(value), generator=generator, device=value.device))
-        return Act(action, extras={"log_prob": policy.log_prob(action), "value": value})
+            return Act(self.policy(obs).mode())
+        noise = self.head.draw_noise(len(tree_first(obs)), generator=generator, device=self.device)
+        action, log_prob, value = self.explore(obs, noise)
+        return Act(action, extras={"log_prob": log_prob, "value": value})
+
+    @acting
+    def explore(self, obs: Obs, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Sampled actions, their log-probabilities, and values."""
+        policy = self.policy(obs)
+        action = policy.sample(noise)
+        return action, policy.log_prob(action), self.value(obs)
 
     def update(self, batch: Rollout) -> Update:
         """Epochs of minibatches over one rollout."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlexp.algos.base import CONTINUOUS, MIXED, REPLAY, OffPolicyAlgorithm
 from rlexp.algos.losses import mse
-from rlexp.compiling import phase
+from rlexp.compiling import acting, phase
 from rlexp.config.component import component
 from rlexp.config.fields import Count, Fraction, NonNegative, Positive, Size, Static
 from rlexp.envs.spec import EnvSpec
@@ -95,11 +95,15 @@ class SAC(OffPolicyAlgorithm):
 
     def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
         """Sample from the policy, or take its mode."""
-        policy = self.policy(obs)
         if not explore:
-            return Act(policy.mode())
-        rows = len(tree_first(obs))
-        return Act(policy.sample(self.head.draw_noise(rows, generator=generator, device=self.device)))
+            return Act(self.policy(obs).mode())
+        noise = self.head.draw_noise(len(tree_first(obs)), generator=generator, device=self.device)
+        return Act(self.explore(obs, noise))
+
+    @acting
+    def explore(self, obs: Obs, noise: Tensor) -> Tensor:
+        """Actions sampled from the policy."""
+        return self.policy(obs).sample(noise)
 
     def update(self, batch: Batch) -> Update:
         """Critics, their targets, then actor and temperature."""

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from rlexp.algos.base import MIXED
 from rlexp.config.component import component
 from rlexp.config.fields import Fraction, Natural
 from rlexp.trainers.offline import BATCHES_AT_ONCE, check_dataset, load_dataset
-from rlexp.trainers.replay import Replay, pick, split
+from rlexp.trainers.replay import Replay, each
 from rlexp.tree import tree_map
 from rlexp.types import Batch
 
@@ -43,9 +44,8 @@ class Mixed(Replay):
         if not self.pretraining:
             return super().iterate()
         k = min(self.until_next_event(BATCHES_AT_ONCE), self.offline_pretrain_updates - self.updates)
-        batches = self.policy.prepare(split(self.prior.sample(k * self.batch_size), k))
-        for i in range(k):
-            self.learn(pick(batches, i))
+        for batch in each(self.policy.prepare(self.prior.sample(k * self.batch_size)), k):
+            self.learn(batch)
         return None
 
     def sample(self, k: int) -> Batch:
@@ -53,10 +53,10 @@ class Mixed(Replay):
         offline = round(self.batch_size * self.offline_batch_ratio)
         parts = []
         if offline:
-            parts.append(split(self.prior.sample(k * offline), k))
+            parts.append(self.prior.sample(k * offline))
         if offline < self.batch_size:
-            parts.append(split(self.buffer.sample(k * (self.batch_size - offline)), k))
-        return parts[0] if len(parts) == 1 else join(*parts)
+            parts.append(self.buffer.sample(k * (self.batch_size - offline)))
+        return parts[0] if len(parts) == 1 else join(parts[0], parts[1], k)
 
     def set_gamma(self, gamma: float) -> None:
         """Sample with another discount from now on."""
@@ -103,10 +103,13 @@ class Mixed(Replay):
         super().load_loop_state(state, segments)
 
 
-def join(first: Batch, second: Batch) -> Batch:
-    """Two groups of batches [k, B₁, …] and [k, B₂, …] as one [k, B₁ + B₂, …]."""
+def join(first: Batch, second: Batch, k: int) -> Batch:
+    """``k`` batches [k·B₁, …] and ``k`` others [k·B₂, …] as [k·(B₁ + B₂), …], each made of one of both."""
+
+    def cat(a: Tensor, b: Tensor) -> Tensor:
+        return torch.cat([part.view(k, -1, *part.shape[1:]) for part in (a, b)], 1).flatten(0, 1)
+
     parts: list[Any] = [
-        None if left is None or right is None else tree_map(lambda a, b: torch.cat((a, b), 1), left, right)
-        for left, right in zip(first, second)
+        None if left is None or right is None else tree_map(cat, left, right) for left, right in zip(first, second)
     ]
     return Batch(*parts)

@@ -12,7 +12,7 @@ from rlexp.config.fields import Count, Natural, Size
 from rlexp.errors import DataError
 from rlexp.seeding import derive_seed
 from rlexp.trainers.base import Trainer
-from rlexp.trainers.replay import pick, split
+from rlexp.trainers.replay import each
 
 BATCHES_AT_ONCE = 16  # gathered together; never across an interval's end, so that a checkpoint falls between gathers
 
@@ -41,9 +41,8 @@ class Offline(Trainer):
     def iterate(self) -> None:
         """A few updates whose batches are gathered together; one by one where a schedule gives each its own values."""
         k = self.until_next_event(1 if self.algo.scheduled else BATCHES_AT_ONCE)
-        batches = self.policy.prepare(split(self.buffer.sample(k * self.batch_size), k))
-        for i in range(k):
-            self.learn(pick(batches, i))
+        for batch in each(self.policy.prepare(self.buffer.sample(k * self.batch_size)), k):
+            self.learn(batch)
 
     def set_gamma(self, gamma: float) -> None:
         """Sample with another discount from now on."""

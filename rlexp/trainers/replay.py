@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -74,14 +75,13 @@ class Replay(Trainer):
         """``count`` updates, their batches gathered together."""
         while count > 0:
             k = min(count, MAX_BATCHES_AT_ONCE)
-            batches = self.policy.prepare(self.sample(k))
-            for i in range(k):
-                self.learn(pick(batches, i))
+            for batch in each(self.policy.prepare(self.sample(k)), k):
+                self.learn(batch)
             count -= k
 
     def sample(self, k: int) -> Batch:
-        """``k`` batches at once, [k, B, …]."""
-        return split(self.buffer.sample(k * self.batch_size), k)
+        """``k`` batches, one after the other in [k·B, …]."""
+        return self.buffer.sample(k * self.batch_size)
 
     def set_gamma(self, gamma: float) -> None:
         """Sample with another discount from now on."""
@@ -125,11 +125,11 @@ class Replay(Trainer):
         self.buffer.start(self.collector.obs)  # cuts the episodes that could not be continued
 
 
-def split(batch: Batch, k: int) -> Batch:
-    """[k·B, …] -> [k, B, …]."""
-    return batch_map(lambda t: t.view(k, -1, *t.shape[1:]), batch)
-
-
-def pick(batches: Batch, i: int) -> Batch:
-    """The i-th of several batches."""
-    return batch_map(lambda t: t[i], batches)
+def each(batches: Batch, k: int) -> Iterator[Batch]:
+    """The ``k`` batches that lie one after the other in [k·B, …]."""
+    if k == 1:
+        yield batches
+        return
+    rows = batch_map(lambda t: t.view(k, -1, *t.shape[1:]).unbind(0), batches)
+    for i in range(k):
+        yield batch_map(lambda parts, i=i: parts[i], rows)
