@@ -169,6 +169,26 @@ def test_eval_takes_overrides_of_the_runs_settings(rlexp: Command, trained: Path
     assert (figures["return"], figures["length"]) == ("7.00 ± 0", "7.00")  # CartPole pays 1 a step
 
 
+def test_rendering_without_its_package_names_the_line_that_installs_it(
+    rlexp: Command, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pygame", None)  # importing it now fails as if it were not installed
+    answer = rlexp("eval", trained, "episodes=1", "render=true")
+    line = 'needs the package pygame, which is not installed: pip install "rlexp[classic]"'
+    assert (answer.code, answer.out, answer.err) == (1, "", f"error: Showing CartPole-v1 {line}\n")
+
+
+def test_rendering_without_a_display_says_so_in_one_line(
+    rlexp: Command, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "none_such")
+    answer = rlexp("eval", trained, "episodes=1", "render=true")
+    assert answer.code == 1
+    assert answer.err.startswith("error: CartPole-v1 cannot be shown here (error: ")
+    assert answer.err.endswith("). It takes a display; leave out render=true to do without.\n")
+    assert answer.err.count("\n") == 1
+
+
 EVAL_MISTAKES = {
     "epsiodes=3": "epsiodes=3: no such option. Did you mean episodes?",
     "episodes=0": "episodes must be at least 1, not 0.",
