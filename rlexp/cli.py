@@ -96,21 +96,22 @@ def train(arguments: list[str]) -> int:
     sys.path.append(os.getcwd())  # a user's own targets are importable from here, behind everything that is installed
     register()
     folders, rest = _hydra_flags(arguments)
-    began = False  # whatever is raised from then on is no error of composing
-    problems: list[str] = []
-
-    def job(config: DictConfig) -> float | None:
-        """One run. Errors are kept, not raised: the other jobs of a sweep go on, and Hydra adds no noise."""
-        nonlocal began
-        began = True
-        try:
-            return _train_one(config, arguments)
-        except RlexpError as error:
-            problems.append(f"{_sweep_label()}{error}")
-            return None
-
     given = [*search_path_overrides(folders), *without_null(rest)]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors of composing reach us instead of being printed by Hydra
+    if _asks_for_sweep(rest):
+        return _sweep(given)
+    began = False  # whatever is raised from then on is no error of composing
+    problem: RlexpError | None = None
+
+    def job(config: DictConfig) -> None:
+        """The run. An error is kept, not raised: Hydra would add noise."""
+        nonlocal began, problem
+        began = True
+        try:
+            _train_one(config, arguments)
+        except RlexpError as error:
+            problem = error
+
     sys.argv = ["rlexp", *given]
     try:
         hydra.main(version_base="1.3", config_path="pkg://rlexp.conf", config_name="config")(job)()
@@ -127,9 +128,27 @@ def train(arguments: list[str]) -> int:
         return stop.code
     except SystemExit as stop:  # Hydra's own flags, used wrongly
         return 1 if stop.code else 0
-    for problem in problems:
-        print(f"error: {problem}", file=sys.stderr)
-    return 1 if problems else 0
+    if problem is not None:
+        raise problem
+    return 0
+
+
+MULTIRUN = ("--multirun", "-m", "hydra.mode=MULTIRUN")
+
+
+def _asks_for_sweep(arguments: Sequence[str]) -> bool:
+    """Whether jobs are to be run, not only shown (--multirun --cfg job)."""
+    others = [each for each in arguments if each.startswith("-") and each not in MULTIRUN]
+    return not others and not set(MULTIRUN).isdisjoint(arguments)
+
+
+def _sweep(given: Sequence[str]) -> int:
+    from rlexp.sweeping import run_sweep
+
+    try:
+        return run_sweep([each for each in given if each not in MULTIRUN], _train_in)
+    except SignalExit as stop:
+        return stop.code
 
 
 HYDRA_FLAGS = ("--multirun", "-m", "--cfg", "-c", "--resolve", "--package", "-p", "--info", "-i", "--run", "-r",
@@ -155,15 +174,6 @@ def _hydra_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return folders, rest
 
 
-def _sweep_label() -> str:
-    """Which job of a sweep a message is about."""
-    from hydra.core.hydra_config import HydraConfig
-    from hydra.types import RunMode
-
-    job = HydraConfig.get()
-    return f"{' '.join(job.overrides.task)}: " if job.mode == RunMode.MULTIRUN else ""
-
-
 class SignalExit(BaseException):
     """A signal ended the run; not an Exception, so that it also ends a sweep."""
 
@@ -171,24 +181,24 @@ class SignalExit(BaseException):
         self.code = 128 + signal_number
 
 
-def _train_one(config: Any, arguments: Sequence[str]) -> float | None:
+def _train_one(config: Any, arguments: Sequence[str]) -> None:
     from hydra.core.hydra_config import HydraConfig
-    from hydra.types import RunMode
 
     from rlexp.config.compose import plain_config
+
+    _train_in(plain_config(config), Path(HydraConfig.get().runtime.output_dir), ["rlexp", *arguments])
+
+
+def _train_in(config: dict[str, Any], path: Path, command: Sequence[str], group: str | None = None) -> dict[str, Any]:
+    """Train in a directory; ``group`` is the sweep that the run belongs to."""
     from rlexp.runner import Runner
 
-    job = HydraConfig.get()
-    path = Path(job.runtime.output_dir)
-    sweeping = job.mode == RunMode.MULTIRUN
     try:
-        runner = Runner(plain_config(config))
-        command = ["rlexp", *(job.overrides.task if sweeping else arguments)]
-        summary = _until_signal(lambda: runner.train(path, command, group=path.parent.name if sweeping else None))
+        runner = Runner(config)
+        return _until_signal(lambda: runner.train(path, command, group=group))  # type: ignore[no-any-return]
     except BaseException:
         _remove_if_empty(path)
         raise
-    return summary["eval"]["return_mean"] if summary["eval"] else None
 
 
 def _until_signal(run: Callable[[], Any]) -> Any:

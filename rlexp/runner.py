@@ -101,7 +101,7 @@ class Runner:
         """Train from the beginning in a new run directory; returns the summary."""
         with self._console() as console:
             data = self._load_dataset(console)
-            self._check_memory()
+            self.check_memory()
             decisions = self._decide(console)
             self._say_memory(console)
             with RunDir.create(path, self.config, command, decisions=decisions, group=group) as run_dir:
@@ -113,7 +113,7 @@ class Runner:
         """Continue a run from its newest whole checkpoint, or another; ``changed``: the config has new overrides."""
         with self._console() as console, run_dir.lock():
             data = self._load_dataset(console)
-            self._check_memory()
+            self.check_memory()
             decisions = self._saved_decisions(run_dir)
             if self.config["device"] == "auto":
                 self.device = resolve_device(decisions["device"])
@@ -143,7 +143,8 @@ class Runner:
         self.dataset.report = console.note
         return self.dataset.load(self.env)
 
-    def _check_memory(self) -> None:
+    def check_memory(self) -> None:
+        """Refuse sizes that this machine cannot hold."""
         if isinstance(self.buffer, ReplayBuffer) and self.trainer.loop != "offline":
             self.buffer.check_memory(self.spec, self.env.num_envs)
         each = ReplayBuffer().bytes_per_transition(self.spec)

@@ -192,10 +192,15 @@ def _check_root(top: DictConfig) -> None:
         raise ConfigError(f"precision must be float32 or bfloat16, not {top.precision!r}.")
     if top.progress not in ("auto", "rich", "plain", "none"):
         raise ConfigError(f"progress must be auto, rich, plain or none, not {top.progress!r}.")
-    if not top.name or "/" in top.name or top.name in (".", ".."):
-        raise ConfigError(
-            f"name is the run's folder below outputs/ and must not hold a slash, not {top.name!r}. "
-            "To write elsewhere, set hydra.run.dir=…"
-        )
+    check_name(top.name)
     if top.seed < 0:
         raise ConfigError(f"seed must be at least 0, not {top.seed}.")
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that would lead out of outputs/."""
+    if not name or "/" in name or name in (".", ".."):
+        raise ConfigError(
+            f"name is the run's folder below outputs/ and must not hold a slash, not {name!r}. "
+            "To write elsewhere, set hydra.run.dir=…"
+        )
