@@ -9,11 +9,11 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlexp.errors import ConfigError, RlexpError, RunError
+from rlexp.errors import ConfigError, RlexpError, RunError, UnknownEnvError
 
 HELP = """\
 rlexp: reinforcement-learning experiments composed from configs
@@ -22,14 +22,15 @@ rlexp: reinforcement-learning experiments composed from configs
   rlexp --multirun algo=ppo,dqn seed=1,2,3        one run for every combination
   rlexp resume RUN [checkpoint=last|best] [KEY=VALUE…]
                                                   continue a run exactly where it stopped
-  rlexp eval RUN [episodes=20 deterministic=true checkpoint=last|best seed=0 render=false]
-  rlexp predict RUN [deterministic=true checkpoint=last|best]
-                                                  observations as JSON lines in, actions out
+  rlexp eval RUN [episodes=20 checkpoint=last|best seed=0 render=false]
+                                                  play episodes with the trained policy
+  rlexp predict RUN [checkpoint=last|best]        observations as JSON lines in, actions out
   rlexp list [algo|env|model|buffer|trainer|dataset|logger|zoo|runs]
   rlexp bench speed|startup|solve|scaling|profile [--against sb3,d3rlpy]
                                                   measure this machine; rlexp bench --help
 
-RUN is a run directory or one of its checkpoints. A first run:  rlexp algo=ppo env=cartpole
+RUN is a run directory or one of its checkpoints; rlexp resume|eval|predict --help lists all options.
+A first run:                                                    rlexp algo=ppo env=cartpole
 Show a composed config without running it:                      rlexp algo=ppo env=cartpole --cfg job
 A folder of your own configs beside rlexp's:                    rlexp --config-dir DIR algo=MINE
 """
@@ -63,8 +64,11 @@ def dispatch(arguments: list[str]) -> int:
         "list": list_choices,
         "bench": bench,
     }
-    wants_help = arguments[:1] != ["bench"] and not {"-h", "--help"}.isdisjoint(arguments)  # bench has its own
-    if not arguments or wants_help or arguments == ["help"]:
+    wants_help = not {"-h", "--help"}.isdisjoint(arguments)
+    if wants_help and arguments[0] in ("eval", "resume", "predict", "list"):
+        print(_command_help(arguments[0]))
+        return 0
+    if not arguments or (wants_help and arguments[0] != "bench") or arguments == ["help"]:  # bench has its own
         print(HELP)
         _print_groups()
         return 0
@@ -81,6 +85,18 @@ def dispatch(arguments: list[str]) -> int:
 
         raise ConfigError(f"There is no command {name!r}.{suggest(name, commands)} Overrides are written KEY=VALUE.")
     return train(arguments)
+
+
+LIST_HELP = """\
+rlexp list [algo|env|model|buffer|trainer|dataset|logger|zoo] [--config-dir DIR]    what can be composed
+rlexp list runs [FOLDER…]                   the runs below outputs/ (or other folders), how they stand, their results"""
+
+
+def _command_help(command: str) -> str:
+    from rlexp.options import EvalOptions, PredictOptions, ResumeOptions, usage
+
+    kinds = {"eval": EvalOptions, "predict": PredictOptions, "resume": ResumeOptions}
+    return usage(kinds[command]) if command in kinds else LIST_HELP
 
 
 # ---- train
@@ -156,7 +172,7 @@ HYDRA_FLAGS = ("--multirun", "-m", "--cfg", "-c", "--resolve", "--package", "-p"
 CONFIG_DIR_FLAGS = ("--config-dir", "-cd")
 
 
-def _hydra_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+def _hydra_flags(arguments: Sequence[str], allowed: Sequence[str] = HYDRA_FLAGS) -> tuple[list[str], list[str]]:
     """The folders of --config-dir, and the other arguments; Hydra would answer an unknown flag with its own usage."""
     from rlexp.config.messages import suggest
 
@@ -166,8 +182,8 @@ def _hydra_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         flag, equals, value = argument.partition("=")
         if flag in CONFIG_DIR_FLAGS:
             folders.append(value if equals else next(waiting, ""))
-        elif flag.startswith("-") and flag not in HYDRA_FLAGS:
-            known = [each for each in (*HYDRA_FLAGS, *CONFIG_DIR_FLAGS) if each.startswith("--")]
+        elif flag.startswith("-") and flag not in allowed:
+            known = [each for each in (*allowed, *CONFIG_DIR_FLAGS) if each.startswith("--")]
             raise ConfigError(f"{flag}: no such option.{suggest(flag, known)}")
         else:
             rest.append(argument)
@@ -236,15 +252,16 @@ def resume(arguments: list[str]) -> int:
     from rlexp.resuming import resume_run
 
     try:
-        _until_signal(
-            lambda: resume_run(
-                path,
-                overrides,
-                trust=trusting(options.trust),
-                checkpoint=options.checkpoint,
-                command=["rlexp", "resume", *arguments],
+        with _opening(path):
+            _until_signal(
+                lambda: resume_run(
+                    path,
+                    overrides,
+                    trust=trusting(options.trust),
+                    checkpoint=options.checkpoint,
+                    command=["rlexp", "resume", *arguments],
+                )
             )
-        )
     except SignalExit as stop:
         return stop.code
     return 0
@@ -262,7 +279,8 @@ def evaluate(arguments: list[str]) -> int:
     from rlexp.loading import load
     from rlexp.loggers.tables import print_evaluation
 
-    loaded = load(path, which=options.checkpoint, overrides=overrides, trust=trusting(options.trust))
+    with _opening(path):
+        loaded = load(path, which=options.checkpoint, overrides=overrides, trust=trusting(options.trust))
     runner = loaded.runner
     evaluator = Evaluator(runner.env, render_mode="human" if options.render else None)
     try:
@@ -289,7 +307,8 @@ def predict(arguments: list[str]) -> int:
     from rlexp.loading import load
     from rlexp.prediction import Predictor
 
-    loaded = load(path, which=options.checkpoint, overrides=overrides, trust=trusting(options.trust))
+    with _opening(path):
+        loaded = load(path, which=options.checkpoint, overrides=overrides, trust=trusting(options.trust))
     policy = loaded.runner.policy(loaded.checkpoint.tree["policy"], loaded.checkpoint.path)
     predictor = Predictor(loaded.runner.env, policy, options.seed)
     for number, line in enumerate(getattr(sys.stdin, "buffer", sys.stdin), start=1):
@@ -315,7 +334,22 @@ def _json_action(action: Any) -> Any:
 def _run_argument(command: str, arguments: list[str]) -> tuple[Path, list[str]]:
     if not arguments or "=" in arguments[0]:
         raise ConfigError(f"rlexp {command} needs a run directory or checkpoint first: rlexp {command} outputs/NAME")
-    return Path(arguments[0]), arguments[1:]
+    path = Path(arguments[0])
+    if not path.exists() and not path.is_absolute() and (Path("outputs") / path).is_dir():  # the name alone will do
+        path = Path("outputs") / path
+    return path, arguments[1:]
+
+
+@contextlib.contextmanager
+def _opening(path: Path) -> Iterator[None]:
+    """Of a run made in Python the shell has all but the function that makes its environment."""
+    try:
+        yield
+    except UnknownEnvError as error:
+        raise UnknownEnvError(
+            f"{error} If the run was made in Python with a function for its environment, go on there: "
+            f"rlexp.Agent.load({str(path)!r}, env=the_function).resume() or .evaluate()."
+        ) from error
 
 
 def _prepare(trusted: Sequence[str]) -> None:
@@ -336,26 +370,28 @@ def _prepare(trusted: Sequence[str]) -> None:
 def list_choices(arguments: list[str]) -> int:
     """Show what can be composed, or the runs there are."""
     from rlexp.config.check import suggest
-    from rlexp.config.compose import CHOICE_GROUPS, choices
+    from rlexp.config.compose import CHOICE_GROUPS, choices, config_folders
     from rlexp.loggers.tables import print_choices, print_runs
 
-    if not arguments:
+    given, names = _hydra_flags(arguments, ())
+    folders = config_folders(given)
+    if not names:
         for group in CHOICE_GROUPS:
-            print_choices(group, choices(group))
+            print_choices(group, choices(group, folders))
         return 0
-    name = arguments[0]
+    name = names[0]
     if name in ("run", "runs"):
         from rlexp.runs import find_runs
 
-        folders = [Path(each) for each in arguments[1:]] or [Path("outputs")]
-        if runs := find_runs(folders):
+        places = [Path(each) for each in names[1:]] or [Path("outputs")]
+        if runs := find_runs(places):
             print_runs(runs)
         else:
-            print(f"No runs below {', '.join(map(str, folders))}.")
+            print(f"No runs below {', '.join(map(str, places))}.")
         return 0
     for group in CHOICE_GROUPS:
         if name in (group, f"{group}s"):
-            print_choices(group, choices(group))
+            print_choices(group, choices(group, folders))
             return 0
     raise ConfigError(f"rlexp list {name}: there is no such group.{suggest(name, [*CHOICE_GROUPS, 'runs'])}")
 

@@ -240,7 +240,8 @@ class RunDir:
             files.write_atomic(self.path / CONFIG, text)
         self.config = files.parse_config(text)
         self.info.pop("next_config_sha256")
-        self.update_info(config_sha256=_sha256(text), resumes=[*self.info["resumes"], entry])
+        wandb_id = self.info["run_id"] if "wandb" in (self.config.get("logger") or {}) else self.info.get("wandb_id")
+        self.update_info(config_sha256=_sha256(text), resumes=[*self.info["resumes"], entry], wandb_id=wandb_id)
 
     def set_status(self, status: str, **details: Any) -> None:
         """Write status.json: one of ``STATUSES``, since when, and ``details`` such as the reason."""

@@ -13,6 +13,16 @@ from hydra.errors import HydraException
 from rlexp.config.messages import suggest
 from rlexp.errors import ConfigError
 
+_STATE = "its checkpoints fit no other"
+_DIGITS = "another would change the numbers that the run goes on to"
+KEPT = {  # what a saved run cannot exchange, and why
+    **dict.fromkeys(("algo", "env", "model", "buffer", "trainer", "dataset"), _STATE),
+    **dict.fromkeys(("compile", "threads", "precision"), _DIGITS),
+    "zoo": "it was composed when it began",
+    "seed": "its random numbers go on where they stopped",
+    "name": "it is the name of its folder",
+}
+
 
 def parse_override(text: str) -> tuple[str, Any, bool]:
     """(key, value, whether it may add a key) of one ``key=value`` or ``+key=value``."""
@@ -34,6 +44,12 @@ def apply_overrides(config: dict[str, Any], overrides: Iterable[str]) -> dict[st
     changed = copy.deepcopy(config)
     for text in overrides:
         key, value, add = parse_override(text)
+        if key in KEPT:
+            single = f" Single settings can be changed: {key}.NAME=…" if isinstance(changed.get(key), dict) else ""
+            raise ConfigError(
+                f"{text}: a saved run keeps its {key}, since {KEPT[key]}. Start a new run for that: "
+                f"rlexp {text} …{single}"
+            )
         *parents, leaf = key.split(".")
         node: Any = changed
         for depth, name in enumerate([*parents, leaf]):

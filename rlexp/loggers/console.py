@@ -30,7 +30,7 @@ REDRAW_SECONDS = 0.125
 RATE_SECONDS = 20.0  # the live rate is a mean over this long
 STATUS = {"completed": ("✓", "green"), "interrupted": ("■", "yellow"), "failed": ("✗", "red")}
 Line = list[tuple[str, str]]  # (text, rich style) pieces
-ASCII = str.maketrans({"±": "+-", "·": "-", "…": "...", "✓": "*", "✗": "x", "■": "*"})
+ASCII = str.maketrans({"±": "+-", "·": "-", "…": "...", "✓": "*", "✗": "x", "■": "*", "→": "->"})
 
 
 class Progress:

@@ -12,11 +12,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import yaml
 
+from rlexp.config.compose import compose
 from rlexp.run_dir import RunDir
+from rlexp.runner import Runner
 from tests.cli.conftest import PPO, Answer, Command, start
 
 # ---- train
@@ -183,7 +186,9 @@ EVAL_MISTAKES = {
     "episodes=x": "episodes must be a whole number, not x.",
     "deterministic=perhaps": "deterministic must be true or false, not perhaps.",
     "checkpoint=foo": "There is no checkpoint foo in ",
-    "env=acrobot": "env=acrobot: no such option.",
+    "env=acrobot": "env=acrobot: a saved run keeps its env, since its checkpoints fit no other. "
+    "Start a new run for that: rlexp env=acrobot … Single settings can be changed: env.NAME=…",
+    "logger=tensorboard": "logger=tensorboard: no such option.",
     "env.id=Acrobot-v1": "Acrobot-v1 has other observations now than when ",
     "env.idd=Acrobot-v1": "env.idd: the saved run has no such setting. Did you mean id",
     "model.hidden=[8]": "The checkpoint ",
@@ -352,6 +357,66 @@ def test_a_larger_budget_extends_a_completed_run(rlexp: Command, trained: Path) 
     ]
 
 
+def test_what_a_resume_changes_is_said_in_one_line(rlexp: Command, trained: Path) -> None:
+    changes = ["algo.gamma=0.9", "trainer.total_steps=320", "algo.schedules.clip_range={end: 0.1}"]
+    answer = rlexp("resume", trained, *changes)
+    (line,) = [each for each in answer.out.splitlines() if each.startswith("Changed")]
+    assert line.startswith("Changed from here on: algo.gamma 0.99 → 0.9, algo.schedules.clip_range null → {")
+    assert line.endswith(", trainer.total_steps 256 → 320.")
+    assert "Changed" not in rlexp("resume", trained, "trainer.total_steps=320").out
+
+
+def test_loggers_can_be_added_and_removed_on_resume(rlexp: Command, trained: Path) -> None:
+    answer = rlexp("resume", trained, "trainer.total_steps=320", "logger=[tensorboard]")
+    assert answer.code == 0
+    assert "logger.tensorboard added" in answer.out
+    assert list((trained / "tensorboard").iterdir())
+    answer = rlexp("resume", trained, "trainer.total_steps=384", "logger=[]")
+    assert "logger.tensorboard removed" in answer.out
+    assert RunDir.open(trained).config["logger"] == {}
+
+
+@pytest.mark.parametrize("steps", [100, 200])
+def test_a_budget_that_is_spent_already_is_refused(steps: int, rlexp: Command, trained: Path) -> None:
+    before = contents(trained)
+    answer = rlexp("resume", trained, f"trainer.total_steps={steps}")
+    message = f"256 steps are done, so the budget of trainer.total_steps={steps} is already spent. Give a larger one."
+    assert (answer.code, answer.err) == (1, f"error: {message}\n")
+    after = contents(trained)
+    assert {name for name in after if after[name] != before.get(name)} <= {".lock"}
+
+
+def test_overrides_of_a_completed_run_are_checked_although_there_is_nothing_to_do(
+    rlexp: Command, trained: Path
+) -> None:
+    for value, message in (("2", "must be at most 1, not 2.0."), ("x", "must be a number, not x.")):
+        answer = rlexp("resume", trained, f"algo.gamma={value}")
+        assert (answer.code, answer.err) == (1, f"error: algo.gamma {message}\n")
+    answer = rlexp("resume", trained, "algo.gamma=0.9")
+    assert (answer.code, "is completed, and algo.gamma 0.99 → 0.9 alone gives it nothing to do" in answer.out) == (
+        0,
+        True,
+    )
+
+
+def test_a_run_is_found_by_its_name_below_outputs(rlexp: Command, trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "outputs").mkdir()
+    trained.rename(tmp_path / "outputs" / "mine")
+    assert evaluated(rlexp("eval", "mine", "episodes=2"))["episodes"] == "2"
+    assert "mine is completed" in rlexp("resume", "mine").out
+
+
+def test_a_run_whose_environment_a_function_made_is_pointed_back_to_python(rlexp: Command, tmp_path: Path) -> None:
+    config = compose([*PPO, "trainer.total_steps=64", "env=gym", "env.id=make_env", "progress=none"])
+    Runner(config, env_factory=lambda: gym.make("CartPole-v1")).train(tmp_path / "made")
+    for command in ("eval", "predict", "resume"):
+        answer = rlexp(command, "made", *(["trainer.total_steps=128"] if command == "resume" else []))
+        assert answer.code == 1
+        assert answer.err.startswith("error: Unknown environment id 'make_env'.")
+        assert "If the run was made in Python" in answer.err
+        assert "rlexp.Agent.load('made', env=the_function).resume() or .evaluate().\n" in answer.err
+
+
 def test_a_run_killed_before_its_first_checkpoint_starts_again(rlexp: Command, trained: Path) -> None:
     whole = rows(trained)
     shutil.rmtree(trained / "checkpoints")
@@ -373,7 +438,11 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(rlexp: Command, t
         ("model.hidden=[8]", "does not fit the config of the run (size mismatch for "),
         ("algo.gamma=2", "algo.gamma must be at most 1, not 2.0."),
         ("algo.gama=0.9", "algo.gama: the saved run has no such setting. Did you mean gamma"),
-        ("algo=sac", "algo=sac: no such option."),
+        ("algo=sac", "algo=sac: a saved run keeps its algo, since its checkpoints fit no other. Start a new run"),
+        ("zoo=ppo_cartpole", "zoo=ppo_cartpole: a saved run keeps its zoo, since it was composed when it began."),
+        ("seed=5", "seed=5: a saved run keeps its seed, since its random numbers go on where they stopped. Start a"),
+        ("compile=true", "compile=true: a saved run keeps its compile, since another would change the numbers"),
+        ("logger=tensorbord", "logger=tensorbord: there is no such logger. Did you mean tensorboard?"),
         ("totl_steps=3", "totl_steps=3: no such option."),
         ("env.id=Acrobot-v1", "does not fit the config of the run ("),
     ],
