@@ -5,6 +5,7 @@ Importing torch takes seconds, so it happens only inside the commands that need 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -107,12 +108,14 @@ def train(arguments: list[str]) -> int:
     import hydra
     from omegaconf import DictConfig
 
-    from rlexp.config.compose import COMPOSITION_ERRORS, explain, register, search_path_overrides, without_null
+    from rlexp.config.compose import COMPOSITION_ERRORS, explain, for_hydra, register, search_path_overrides
 
     sys.path.append(os.getcwd())  # a user's own targets are importable from here, behind everything that is installed
     register()
     folders, rest = _hydra_flags(arguments)
-    given = [*search_path_overrides(folders), *without_null(rest)]
+    if _show_job(rest, folders):
+        return 0
+    given = [*search_path_overrides(folders), *for_hydra(rest)]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors of composing reach us instead of being printed by Hydra
     if _asks_for_sweep(rest):
         return _sweep(given)
@@ -147,6 +150,27 @@ def train(arguments: list[str]) -> int:
     if problem is not None:
         raise problem
     return 0
+
+
+def _show_job(arguments: Sequence[str], folders: Sequence[str]) -> bool:
+    """``--cfg job``: show the config as a run would keep it. Hydra would show every schedule that nobody has begun."""
+    from omegaconf import OmegaConf
+
+    from rlexp.config.compose import compose
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--cfg", "-c")
+    parser.add_argument("--package", "-p")
+    parser.add_argument("--resolve", action="store_true")  # it is in any case
+    flags, overrides = parser.parse_known_args(arguments)
+    if flags.cfg != "job" or any(each.startswith("-") for each in overrides):
+        return False
+    config = OmegaConf.create(compose(overrides, folders))
+    if flags.package and OmegaConf.select(config, flags.package) is None:
+        raise ConfigError(f"--package {flags.package}: there is no such part of the config.")
+    shown = OmegaConf.select(config, flags.package) if flags.package else config
+    print(OmegaConf.to_yaml(shown).rstrip() if OmegaConf.is_config(shown) else shown)
+    return True
 
 
 MULTIRUN = ("--multirun", "-m", "hydra.mode=MULTIRUN")

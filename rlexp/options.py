@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlexp.config.messages import complaint, suggest
-from rlexp.config.overrides import KEPT, parse_override
+from rlexp.config.overrides import KEPT, parse_override, whole
 from rlexp.errors import ConfigError
 
 T = TypeVar("T")
@@ -87,13 +87,15 @@ def _shown(each: Field[Any]) -> str:
 def read_options(kind: type[T], arguments: Sequence[str]) -> tuple[T, list[str]]:
     """The options of a command, and the remaining arguments: overrides of the run's config."""
     names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    kinds = get_type_hints(kind)
     loggers = ("logger",) if kind is ResumeOptions else ()
     given: dict[str, Any] = {}
     overrides = []
     for argument in arguments:
         key = argument.lstrip("+").partition("=")[0]
         if key in names:
-            given[key] = parse_override(argument)[1]
+            value = parse_override(argument)[1]
+            given[key] = whole(value) if kinds[key] is int else value
         elif "." in key or key in (*RUN_SETTINGS, *KEPT, *loggers):
             overrides.append(argument)
         else:

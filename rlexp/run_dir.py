@@ -294,6 +294,11 @@ class RunDir:
         """The largest number of rows there ever was: loggers that cannot be rewound have those already."""
         return max(self._recorded_rows(), self.rows)
 
+    def latest_rows(self) -> list[dict[str, Any]]:
+        """The last rows of metrics.jsonl, as far as they are quickly read."""
+        with _accessing(self.path / METRICS):
+            return self._metrics.latest()
+
     def append(self, row: Mapping[str, Any]) -> None:
         """Add a row to metrics.jsonl. Call it before telling any logger that cannot be rewound."""
         self._require_lock()

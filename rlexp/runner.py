@@ -265,7 +265,7 @@ class Runner:
             raise
         finally:
             if begun and hasattr(trainer, "env_steps"):
-                summary = self._summary(trainer, status)
+                summary = self._summary(trainer, status, reason if status == "interrupted" else None)
                 run_dir.write_summary(summary)
             if begun:
                 run_dir.set_status(status, reason=reason or trainer_reason(trainer))
@@ -334,7 +334,7 @@ class Runner:
             step_key="updates" if self.trainer.unit == "updates" else "env_steps",
         )
 
-    def _summary(self, trainer: Trainer, status: str) -> dict[str, Any]:
+    def _summary(self, trainer: Trainer, status: str, signalled: str | None) -> dict[str, Any]:
         seconds = trainer.seconds()
         return {
             "status": status,
@@ -346,7 +346,7 @@ class Runner:
             "wall_time_s": round(seconds, 3),
             "steps_per_second": round(trainer.env_steps / seconds, 2),
             "updates_per_second": round(trainer.updates / seconds, 2),
-            "stop_reason": trainer.stop_reason,
+            "stop_reason": signalled or trainer.stop_reason,
             "eval": trainer.last_eval,
             "best_eval": trainer.best_eval,
         }

@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rlexp.config.check import GROUPS, check_config, to_plain
 from rlexp.config.explain import explain as explain_error
 from rlexp.config.messages import complaint
+from rlexp.config.overrides import whole_numbers
 from rlexp.config.trust import EVERYTHING, import_plugins
 from rlexp.errors import ConfigError
 
@@ -55,15 +56,16 @@ def search_path_overrides(folders: Sequence[str] = ()) -> list[str]:
     return [f"hydra.searchpath=[{','.join(quoted)}]"] if quoted else []
 
 
-def without_null(overrides: Sequence[str]) -> list[str]:
-    """``dataset=null`` as Hydra understands it, which takes no null for a group."""
-    return [f"~{each[:-5]}" if each in (f"{group}=null" for group in CHOICE_GROUPS) else each for each in overrides]
+def for_hydra(overrides: Sequence[str]) -> list[str]:
+    """``dataset=null`` and ``trainer.total_steps=1e4`` as Hydra understands them: no null for a group, no whole 1e4."""
+    nulls = [f"{group}=null" for group in CHOICE_GROUPS]
+    return whole_numbers(f"~{each[:-5]}" if each in nulls else each for each in overrides)
 
 
-def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Compose and check a config in Python, without a Hydra job around it."""
+def compose(overrides: Sequence[str] = (), folders: Sequence[str] = ()) -> dict[str, Any]:
+    """Compose and check a config in Python, without a Hydra job around it; ``folders`` are those of --config-dir."""
     register()
-    given = [*search_path_overrides(), *without_null(overrides)]
+    given = [*search_path_overrides(folders), *for_hydra(overrides)]
     try:
         return check_config(plain_config(_compose(given)), EVERYTHING)
     except COMPOSITION_ERRORS as error:

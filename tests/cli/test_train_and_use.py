@@ -20,7 +20,7 @@ import yaml
 from rlexp.config.compose import compose
 from rlexp.run_dir import RunDir
 from rlexp.runner import Runner
-from tests.cli.conftest import PPO, Answer, Command, start
+from tests.cli.conftest import INTERVALS, PPO, Answer, Command, start
 
 # ---- train
 
@@ -69,6 +69,19 @@ def test_cfg_job_shows_the_config_and_runs_nothing(rlexp: Command, tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_cfg_job_shows_what_a_run_keeps(trained_once: tuple[Path, Answer], rlexp: Command, tmp_path: Path) -> None:
+    """In particular no schedule that nobody began."""
+    typed = [*PPO, *INTERVALS, "trainer.total_steps=256", "name=first"]
+    shown = rlexp(*typed, "--cfg", "job").out
+    kept = yaml.safe_load((trained_once[0] / "config.yaml").read_text())
+    assert yaml.safe_load(shown) == kept
+    assert set(kept["algo"]["schedules"].values()) == {None}
+    assert yaml.safe_load(rlexp(*typed, "--cfg=job", "-p", "algo").out) == kept["algo"]
+    assert rlexp("--cfg", "job", "-p", "alg").err == "error: --package alg: there is no such part of the config.\n"
+    assert "sweep" in rlexp("--cfg", "hydra").out  # Hydra's own answer
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_own_configs_are_found_by_their_folder(rlexp: Command, tmp_path: Path) -> None:
     (tmp_path / "conf" / "zoo").mkdir(parents=True)
     (tmp_path / "conf" / "zoo" / "mine.yaml").write_text(
@@ -98,12 +111,13 @@ def test_a_signal_leaves_a_checkpoint_to_go_on_from(
             assert time.monotonic() < deadline
             time.sleep(0.02)
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=60)
     finally:
         process.kill()
     assert (process.returncode, err) == (code, "")
     status = json.loads((path / "status.json").read_text())
     assert (status["status"], status["reason"]) == ("interrupted", number.name)
+    assert f"({number.name})\n" in out  # why, in the closing block
     steps = json.loads((path / "summary.json").read_text())["env_steps"]
     checkpoint = RunDir.open(path).load("last")
     assert checkpoint is not None
@@ -123,7 +137,7 @@ def evaluated(answer: Answer) -> dict[str, str]:
 
 
 def test_eval_plays_as_many_episodes_as_it_is_told(rlexp: Command, trained: Path) -> None:
-    answer = rlexp("eval", trained, "episodes=3")
+    answer = rlexp("eval", trained, "episodes=3e0")
     assert answer.out.startswith("ppo on CartPole-v1, greedy actions, seed 0\n")
     assert evaluated(answer)["episodes"] == "3"
     assert evaluated(rlexp("eval", trained))["episodes"] == "20"
