@@ -89,7 +89,10 @@ class CheckpointStore:
 
     def _first_whole(self, which: Path | str, attempt: Callable[[Path], T]) -> T | None:
         if which not in ("last", "best"):
-            return attempt(self._named(which))
+            try:
+                return attempt(self._named(which))
+            except CheckpointError as error:
+                raise CheckpointError(f"{error} Leave out checkpoint=… to use the newest whole one.") from error
         candidates = self._candidates(str(which))
         problems: list[str] = []
         while candidates:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 
 from rlexp.envs import GymEnv, VecEnv
+from rlexp.envs.locate import missing_package
+from rlexp.errors import EnvError, RlexpError
 from rlexp.policy import Policy
 from rlexp.seeding import derive_seed
 
@@ -58,13 +61,28 @@ class Evaluator:
             self.close()
             self.envs = self.env.build(seed, num_envs=count, render_mode=self.render_mode)
         generator = torch.Generator(policy.device).manual_seed(derive_seed(seed, "eval-actions"))
-        return _play(self.envs, policy, episodes, seed, not deterministic, generator)
+        try:
+            return _play(self.envs, policy, episodes, seed, not deterministic, generator)
+        except RlexpError:
+            raise
+        except Exception as error:
+            if self.render_mode is None:
+                raise
+            raise EnvError(_cannot_show(self.env.id, error)) from error
 
     def close(self) -> None:
         """Free the environments."""
         if self.envs is not None:
             self.envs.close()
             self.envs = None
+
+
+def _cannot_show(env_id: str, error: Exception) -> str:
+    """Environments open their window when they are first reset, so a missing package or display is met only then."""
+    if isinstance(error, ImportError | gym.error.DependencyNotInstalled):
+        return f"Showing {missing_package(env_id, error)}"
+    problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{env_id} cannot be shown here ({problem}). It takes a display; leave out render=true to do without."
 
 
 def _play(

@@ -53,7 +53,10 @@ def load(
 def find_checkpoint(path: Path, which: str) -> tuple[RunDir | None, Checkpoint]:
     """The checkpoint that a path stands for: a run's ``which`` one, or the one that lies there."""
     if os.path.isfile(path / "checkpoint.json") or os.path.isfile(path / "checksums.json"):
-        return None, load_checkpoint(path)
+        try:
+            return None, load_checkpoint(path)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error} Of a run directory, the newest whole checkpoint is used.") from error
     run_dir = RunDir.open(path)
     checkpoint = run_dir.load(which)
     if checkpoint is None:

@@ -101,25 +101,25 @@ class Runner:
         """Train from the beginning in a new run directory; returns the summary."""
         with self._console() as console:
             data = self._load_dataset(console)
-            self._check_memory()
+            self.check_memory()
             decisions = self._decide(console)
             self._say_memory(console)
             with RunDir.create(path, self.config, command, decisions=decisions, group=group) as run_dir:
                 return self._run(run_dir, console, data)
 
     def resume(
-        self, run_dir: RunDir, command: Sequence[str] = (), *, changed: bool = False, which: str = "last"
+        self, run_dir: RunDir, command: Sequence[str] = (), *, changes: Sequence[str] = (), which: str = "last"
     ) -> dict[str, Any]:
-        """Continue a run from its newest whole checkpoint, or another; ``changed``: the config has new overrides."""
+        """Continue a run from its newest whole checkpoint, or another; ``changes``: what its config had otherwise."""
         with self._console() as console, run_dir.lock():
             data = self._load_dataset(console)
-            self._check_memory()
+            self.check_memory()
             decisions = self._saved_decisions(run_dir)
             if self.config["device"] == "auto":
                 self.device = resolve_device(decisions["device"])
             self._setup_algo()
             self._apply_decisions(decisions, console)
-            return self._run(run_dir, console, data, resumed=True, changed=changed, which=which, command=command)
+            return self._run(run_dir, console, data, resumed=True, changes=changes, which=which, command=command)
 
     # ---- inside
 
@@ -143,7 +143,8 @@ class Runner:
         self.dataset.report = console.note
         return self.dataset.load(self.env)
 
-    def _check_memory(self) -> None:
+    def check_memory(self) -> None:
+        """Refuse sizes that this machine cannot hold."""
         if isinstance(self.buffer, ReplayBuffer) and self.trainer.loop != "offline":
             self.buffer.check_memory(self.spec, self.env.num_envs)
         each = ReplayBuffer().bytes_per_transition(self.spec)
@@ -204,7 +205,7 @@ class Runner:
         data: Transitions | None,
         *,
         resumed: bool = False,
-        changed: bool = False,
+        changes: Sequence[str] = (),
         which: str = "last",
         command: Sequence[str] = (),
     ) -> dict[str, Any]:
@@ -232,8 +233,10 @@ class Runner:
             info = self._info(run_dir, resumed)
             self._restore(run_dir, trainer, info, resumed, which)
             if resumed:
-                run_dir.record_resume(command, self.config if changed else None)
+                run_dir.record_resume(command, self.config if changes else None)
                 begun = True
+            if changes:
+                console.note(f"Changed from here on: {', '.join(changes)}.")
             run_dir.set_status("running")
             loggers.open(info)
             if trainer.eval_episodes and self.spec.max_episode_steps is None:
@@ -262,7 +265,7 @@ class Runner:
             raise
         finally:
             if begun and hasattr(trainer, "env_steps"):
-                summary = self._summary(trainer, status)
+                summary = self._summary(trainer, status, reason if status == "interrupted" else None)
                 run_dir.write_summary(summary)
             if begun:
                 run_dir.set_status(status, reason=reason or trainer_reason(trainer))
@@ -296,15 +299,26 @@ class Runner:
                 f"The checkpoint {checkpoint.path} does not fit the config of the run ({_short(error)}). "
                 "Resume without the overrides that change networks, spaces or the loop."
             ) from error
-        if trainer.at_best:
-            run_dir.mark_best(checkpoint.path)  # a kill may have come before the link moved
         before = checkpoint.config.get("trainer")
         if not isinstance(before, dict):
             raise CheckpointError(f"The config of the checkpoint {checkpoint.path} has no trainer. Use another one.")
+        self._refuse_spent_budget(trainer, before)
+        if trainer.at_best:
+            run_dir.mark_best(checkpoint.path)  # a kill may have come before the link moved
         if any(self.config["trainer"].get(name) != before.get(name) for name in STOPPING_FIELDS):
             trainer.stop_reason = None  # a larger budget or another threshold decides anew
         info.skip_rows = run_dir.high_water
         run_dir.truncate(checkpoint.tree["progress"]["rows"])
+
+    def _refuse_spent_budget(self, trainer: Trainer, before: dict[str, Any]) -> None:
+        """A new budget that is not beyond what is done would end the run without a word."""
+        name = "total_updates" if trainer.unit == "updates" else "total_steps"
+        budget = self.config["trainer"].get(name)
+        if budget != before.get(name) and trainer.clock >= trainer.budget:
+            raise RunError(
+                f"{trainer.clock:,} {trainer.unit} are done, so the budget of trainer.{name}={budget} is already "
+                "spent. Give a larger one."
+            )
 
     def _info(self, run_dir: RunDir, resumed: bool) -> RunInfo:
         return RunInfo(
@@ -320,7 +334,7 @@ class Runner:
             step_key="updates" if self.trainer.unit == "updates" else "env_steps",
         )
 
-    def _summary(self, trainer: Trainer, status: str) -> dict[str, Any]:
+    def _summary(self, trainer: Trainer, status: str, signalled: str | None) -> dict[str, Any]:
         seconds = trainer.seconds()
         return {
             "status": status,
@@ -332,7 +346,7 @@ class Runner:
             "wall_time_s": round(seconds, 3),
             "steps_per_second": round(trainer.env_steps / seconds, 2),
             "updates_per_second": round(trainer.updates / seconds, 2),
-            "stop_reason": trainer.stop_reason,
+            "stop_reason": signalled or trainer.stop_reason,
             "eval": trainer.last_eval,
             "best_eval": trainer.best_eval,
         }

@@ -29,6 +29,7 @@ T = TypeVar("T", bound=type)
 
 REGISTRY: dict[str, dict[str, type]] = {}  # group -> name -> class
 _PRIMITIVES = (int, float, bool, str)
+WHOLE = (int, Optional[int], list[int], Optional[list[int]])  # types of settings that take no fractions
 
 
 def component(group: str, name: str | None = None) -> Callable[[T], T]:
@@ -95,6 +96,12 @@ def schema_of(cls: type) -> type:
         kind = _config_type(annotation)
         specs.append((name, kind, default))
     return make_dataclass(f"{cls.__name__}Config", specs, namespace={"__module__": cls.__module__})
+
+
+def schema_type(cls: type, name: str) -> Any:
+    """The type that the setting ``name`` of a target is checked with; None if there is no such setting."""
+    annotations = _init_annotations(cls)
+    return _config_type(annotations[name]) if name in annotations else None
 
 
 def schedulable(cls: type) -> dict[str, type]:

@@ -216,7 +216,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_newest_whole_one_used(
     answer = rlexp(command[0], trained, *command[1:])
     assert (answer.code, said in answer.out) == (0, True)
     assert "step_000000000256 is damaged: policy.safetensors" in caplog.text  # goes to stderr outside of pytest
-    assert "Using step_000000000128 instead." in caplog.text
+    assert "differs from its checksum. Using step_000000000128 instead." in caplog.text  # and no other advice
 
 
 def test_a_damaged_checkpoint_that_was_asked_for_by_name_is_refused(rlexp: Command, trained: Path) -> None:
@@ -224,6 +224,9 @@ def test_a_damaged_checkpoint_that_was_asked_for_by_name_is_refused(rlexp: Comma
     answer = rlexp("predict", trained, "checkpoint=step_000000000256")
     assert (answer.code, answer.out) == (1, "")
     assert "step_000000000256 is damaged: policy.safetensors" in answer.err
+    assert answer.err.endswith("Leave out checkpoint=… to use the newest whole one.\n")
+    answer = rlexp("predict", trained / "checkpoints" / "step_000000000256")
+    assert answer.err.endswith("Of a run directory, the newest whole checkpoint is used.\n")
 
 
 @pytest.mark.parametrize("command", ["eval", "predict", "resume"])
