@@ -113,7 +113,8 @@ def _import(target: str, where: str, trust: Trust) -> Any:
                 f"{where}._target_={target} needs the package {error.name!r}, which is not installed."
             ) from error
         except Exception as error:
-            raise ConfigError(f"{where}._target_={target}: importing {module_name} failed: {error!r}.") from error
+            reason = str(error) if isinstance(error, ConfigError) else f"{error!r}."  # of a component's definition
+            raise ConfigError(f"{where}._target_={target}: importing {module_name} failed: {reason}") from error
         for part in parts[length:]:
             if isinstance(found, ModuleType):
                 trust.require(found.__name__.split(".")[0], f"{where}._target_={target}, leading out of {parts[0]},")
