@@ -156,6 +156,8 @@ class Runner:
         if not isinstance(data, Transitions):
             found = type(data).__qualname__
             raise DataError(f"dataset: {name}.load() must return rlexp.datasets.Transitions, not {found}.")
+        if data.doubt is not None:
+            console.warn(data.doubt)
         return data.check(self.spec, f"dataset ({name})")
 
     def _check_memory(self) -> None:

@@ -69,6 +69,20 @@ def test_with_next_observations_a_timeout_is_kept_and_terminal_wins_over_timeout
     assert data.truncated.tolist() == [False, False, False, True]
 
 
+def test_unknown_ends_of_episodes_are_told_and_either_column_settles_them():
+    arrays = numbered(6, terminals=[2])
+    data = Transitions.from_d4rl(arrays, "old.npz")
+    assert data.doubt.startswith("old.npz has neither timeouts nor next_observations, so of its 6 rows only the 1 term")
+    assert data.check(VECTOR).doubt == data.doubt
+    assert Transitions.from_d4rl(arrays | {"timeouts": np.zeros(6, bool)}).doubt is None
+    assert Transitions.from_d4rl(arrays | {"next_observations": np.ones((6, 3))}).doubt is None
+
+
+def test_names_that_resemble_none_of_the_keys_are_left_alone():
+    extra = {"infos/goal": np.zeros(6), "metadata": np.zeros(3), "log_probs": np.zeros(6)}
+    assert len(Transitions.from_d4rl(numbered(6, terminals=[5]) | extra)) == 6
+
+
 def test_columns_of_one_and_flags_as_numbers_are_understood():
     arrays = {
         "observations": np.arange(4)[:, None],
