@@ -227,7 +227,7 @@ class Runner:
     ) -> dict[str, Any]:
         trainer, policy = self.trainer, self._policy(to_learn=True)
         loggers = LoggerSet(self.loggers, console.warn)
-        evaluator = Evaluator(self.env)
+        evaluator = Evaluator(self.env, warn=console.warn)
         work = Workspace(
             env=self.env,
             policy=policy,
@@ -253,11 +253,6 @@ class Runner:
                 begun = True
             run_dir.set_status("running")
             loggers.open(info)
-            if trainer.eval_episodes and self.spec.max_episode_steps is None:
-                console.warn(
-                    f"{self.spec.id} has no time limit, so an evaluation ends only when its episodes do by themselves. "
-                    "Set env.max_episode_steps=… if they may not."
-                )
             best = trainer.best_eval["return_mean"] if trainer.best_eval else None
             console.start(
                 info,
