@@ -139,22 +139,6 @@ class Transitions:
                 broken[start:stop] |= differs.any(axis=tuple(range(1, differs.ndim)))
         return broken & ~(self.terminated | self.truncated)
 
-    def episode_returns(self) -> np.ndarray:
-        """The sum of rewards of each episode; a broken chain begins a new one, the last may be unfinished."""
-        ends = np.flatnonzero(self.terminated | self.truncated | self.breaks()) + 1
-        starts = np.concatenate([[0], ends[ends < len(self)]]).astype(np.int64)
-        return np.add.reduceat(self.reward.astype(np.float64), starts)
-
-    @property
-    def num_episodes(self) -> int:
-        """The number of episodes, an unfinished last one included."""
-        return len(self.episode_returns())
-
-    @property
-    def mean_return(self) -> float:
-        """The mean undiscounted return of an episode."""
-        return float(self.episode_returns().mean())
-
     @property
     def sha256(self) -> str:
         """What identifies the data: a hash over names, dtypes, shapes and contents."""
