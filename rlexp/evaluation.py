@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +18,7 @@ from rlexp.policy import Policy
 from rlexp.seeding import derive_seed
 
 MAX_PARALLEL = 10  # environments played side by side
+LONG_EPISODE = 20_000  # steps after which an episode without a time limit may be one that never ends
 
 
 @dataclass
@@ -49,8 +52,10 @@ class Evaluation:
 class Evaluator:
     """Evaluates policies in environments built once and restarted for every evaluation."""
 
-    def __init__(self, env: GymEnv, render_mode: str | None = None) -> None:
+    def __init__(self, env: GymEnv, render_mode: str | None = None, warn: Callable[[str], None] | None = None) -> None:
         self.env = env
+        self.warn = warn or logging.getLogger("rlexp").warning
+        self.warned = env.spec().max_episode_steps is not None  # then no episode is endless
         self.render_mode = render_mode
         self.envs: VecEnv | None = None
 
@@ -61,14 +66,24 @@ class Evaluator:
             self.close()
             self.envs = self.env.build(seed, num_envs=count, render_mode=self.render_mode)
         generator = torch.Generator(policy.device).manual_seed(derive_seed(seed, "eval-actions"))
+        watch = None if self.warned else self._watch
         try:
-            return _play(self.envs, policy, episodes, seed, not deterministic, generator)
+            return _play(self.envs, policy, episodes, seed, not deterministic, generator, watch)
         except RlexpError:
             raise
         except Exception as error:
             if self.render_mode is None:
                 raise
             raise EnvError(_cannot_show(self.env.id, error)) from error
+
+    def _watch(self, steps: int) -> None:
+        """Told how long an episode has become; says once that it may never end."""
+        if steps >= LONG_EPISODE and not self.warned:
+            self.warned = True
+            self.warn(
+                f"An evaluation episode of {self.env.spec().id} has gone on for {steps:,} steps, and there is no time "
+                "limit to end it. If it may never end by itself, set env.max_episode_steps=…"
+            )
 
     def close(self) -> None:
         """Free the environments."""
@@ -86,13 +101,20 @@ def _cannot_show(env_id: str, error: Exception) -> str:
 
 
 def _play(
-    envs: VecEnv, policy: Policy, episodes: int, seed: int, explore: bool, generator: torch.Generator
+    envs: VecEnv,
+    policy: Policy,
+    episodes: int,
+    seed: int,
+    explore: bool,
+    generator: torch.Generator,
+    watch: Callable[[int], None] | None,
 ) -> Evaluation:
     # Every environment plays a fixed share: counting whichever ends first would favour short episodes.
     quota = np.full(envs.num_envs, episodes // envs.num_envs)
     quota[: episodes % envs.num_envs] += 1
     finished: list[list[Any]] = [[] for _ in range(envs.num_envs)]
     obs, carry = envs.reset(derive_seed(seed, "eval")), None
+    age = np.zeros(envs.num_envs, np.int64)  # steps of the running episodes
     while True:
         act = policy.act(policy.normalized(policy.tensor(obs)), carry, explore=explore, generator=generator)
         step = envs.step(policy.env_action(act.action))
@@ -100,6 +122,9 @@ def _play(
         for episode in step.episodes:
             if len(finished[episode.env]) < quota[episode.env]:
                 finished[episode.env].append(episode)
+        if watch is not None:
+            age = np.where(step.terminated | step.truncated, 0, age + 1)
+            watch(int(age.max()))
         if step.episodes:
             if all(len(done) >= share for done, share in zip(finished, quota)):
                 break

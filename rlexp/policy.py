@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from rlexp.algos.base import Algorithm
-from rlexp.datasets.random import random_actions
 from rlexp.envs.spec import EnvSpec
 from rlexp.errors import CheckpointError
 from rlexp.normalize import ObsNormalizer, RewardNormalizer
@@ -65,7 +64,7 @@ class Policy:
         """Uniformly random actions in agent units."""
         if self.rescale:
             return rng.uniform(-1, 1, (count, self.spec.action.dim)).astype(np.float32)
-        return random_actions(self.spec.action, count, rng)
+        return self.spec.action.sample(count, rng)
 
     def prepare(self, batch: Batch) -> Batch:
         """A sampled batch on the device, normalised with the statistics of now: replay stores what really happened."""

@@ -19,17 +19,20 @@ import torch
 from rlexp.algos.base import Algorithm
 from rlexp.buffers import ReplayBuffer, RolloutBuffer
 from rlexp.callbacks import Callback
-from rlexp.compat import check_compatible, check_env_settings, check_kinds
+from rlexp.compat import check_compatible, check_env_settings
 from rlexp.compiling import compiler_problem
 from rlexp.config.check import build, check_config
 from rlexp.config.component import registered_name
 from rlexp.config.trust import EVERYTHING, Trust
-from rlexp.datasets import Transitions
+from rlexp.contracts import check_kinds
+from rlexp.datasets import Dataset, Transitions
 from rlexp.envs import GymEnv
-from rlexp.errors import CheckpointError, ConfigError, RunError
+from rlexp.errors import CheckpointError, ConfigError, DataError, RunError
 from rlexp.evaluation import Evaluator
 from rlexp.loggers import Console, LoggerSet, RunInfo
 from rlexp.machine import check_fits, cpu_count
+from rlexp.models import Model, Network
+from rlexp.models.checked import CheckedModel
 from rlexp.policy import Policy
 from rlexp.recorder import Recorder
 from rlexp.run_dir import RunDir
@@ -59,26 +62,32 @@ class Runner:
         self.device = resolve_device(config["device"])
         self.env: GymEnv = build("env", config["env"], trust)
         self.algo: Algorithm = build("algo", config["algo"], trust)
-        self.model: Any = build("model", config["model"], trust)
+        self.model: Model = build("model", config["model"], trust)
         self.buffer: ReplayBuffer | RolloutBuffer = build("buffer", config["buffer"], trust)
         self.trainer: Trainer = build("trainer", config["trainer"], trust)
-        self.dataset: Any = None if config["dataset"] is None else build("dataset", config["dataset"], trust)
-        self.callbacks = self._build_callbacks()
+        self.dataset: Dataset | None = None if config["dataset"] is None else build("dataset", config["dataset"], trust)
+        self.callbacks: list[Callback] = [
+            build(f"trainer.callbacks[{i}]", node, trust)
+            for i, node in enumerate(config["trainer"].get("callbacks") or [])
+        ]
         self.loggers = {name: build(f"logger.{name}", node, trust) for name, node in config["logger"].items()}
-        check_kinds(self.env, self.algo, self.model, self.trainer, self.dataset, self.loggers)
+        check_kinds(
+            self.env,
+            self.algo,
+            self.model,
+            self.buffer,
+            self.trainer,
+            self.dataset,
+            self.loggers,
+            self.callbacks,
+        )
+        if not isinstance(self.model, Network):
+            self.model = CheckedModel(self.model)
         self.env.factory = env_factory
         self.algo_name = registered_name("algo", type(self.algo))
         self.spec = self.env.spec()
         check_env_settings(self.env, self.trainer)
         check_compatible(self.algo_name, self.algo, self.trainer, self.buffer, self.dataset, self.spec)
-
-    def _build_callbacks(self) -> list[Callback]:
-        nodes = self.config["trainer"].get("callbacks") or []
-        callbacks = [build(f"trainer.callbacks[{i}]", node, self.trust) for i, node in enumerate(nodes)]
-        for index, callback in enumerate(callbacks):
-            if not isinstance(callback, Callback):
-                raise ConfigError(f"trainer.callbacks[{index}] must derive from rlexp.callbacks.Callback.")
-        return callbacks
 
     # ---- the three ways to use it
 
@@ -140,8 +149,16 @@ class Runner:
     def _load_dataset(self, console: Console) -> Transitions | None:
         if self.dataset is None:
             return None
-        self.dataset.report = console.note
-        return self.dataset.load(self.env)
+        if hasattr(self.dataset, "report"):
+            self.dataset.report = console.note
+        data = self.dataset.load(self.env)
+        name = type(self.dataset).__qualname__
+        if not isinstance(data, Transitions):
+            found = type(data).__qualname__
+            raise DataError(f"dataset: {name}.load() must return rlexp.datasets.Transitions, not {found}.")
+        if data.doubt is not None:
+            console.warn(data.doubt)
+        return data.check(self.spec, f"dataset ({name})")
 
     def check_memory(self) -> None:
         """Refuse sizes that this machine cannot hold."""
@@ -211,7 +228,7 @@ class Runner:
     ) -> dict[str, Any]:
         trainer, policy = self.trainer, self._policy(to_learn=True)
         loggers = LoggerSet(self.loggers, console.warn)
-        evaluator = Evaluator(self.env)
+        evaluator = Evaluator(self.env, warn=console.warn)
         work = Workspace(
             env=self.env,
             policy=policy,
@@ -239,11 +256,6 @@ class Runner:
                 console.note(f"Changed from here on: {', '.join(changes)}.")
             run_dir.set_status("running")
             loggers.open(info)
-            if trainer.eval_episodes and self.spec.max_episode_steps is None:
-                console.warn(
-                    f"{self.spec.id} has no time limit, so an evaluation ends only when its episodes do by themselves. "
-                    "Set env.max_episode_steps=… if they may not."
-                )
             best = trainer.best_eval["return_mean"] if trainer.best_eval else None
             console.start(
                 info,

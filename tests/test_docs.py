@@ -5,9 +5,11 @@ import json
 import re
 import shlex
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from rlexp.config.check import build
 from rlexp.config.compose import compose
 
 ROOT = Path(__file__).parents[1]
@@ -31,7 +33,9 @@ def test_every_training_command_in_the_docs_composes(command: str) -> None:
     if any(placeholder in command for placeholder in PLACEHOLDERS):
         pytest.skip("names something of the reader's own")
     arguments = [each for each in shlex.split(command)[1:] if each not in ("train", "--cfg", "job")]
-    assert compose(arguments)["algo"]["_target_"].startswith("rlexp.algos.")
+    config = compose(arguments)
+    assert config["algo"]["_target_"].startswith("rlexp.algos.")
+    build("env", config["env"]).spec()  # its kwargs and wrappers fit
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -41,13 +45,29 @@ def test_every_local_link_leads_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_benchmark_page_is_rendered_from_the_results() -> None:
-    folder = ROOT / "docs" / "benchmarks"
-    spec = importlib.util.spec_from_file_location("make_benchmarks", folder / "make.py")
+def script(path: Path) -> ModuleType:
+    """A script of docs as a module."""
+    spec = importlib.util.spec_from_file_location(f"docs_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
-    make = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(make)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_is_rendered_from_the_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RLEXP_CONFIG_DIR", raising=False)
+    folder = ROOT / "docs"
+    written, due = (folder / "reference.md").read_text(), script(folder / "reference.py").page()
+    assert written == due, "python docs/reference.py writes it anew"
+    assert "| `algo.clip_range` | number > 0 | `0.2` | how far the probability ratio may leave 1 |" in written
+    fields = [line for line in written.splitlines() if line.startswith("| `")]
+    assert all(line.rstrip(" |").count(" | ") == 3 for line in fields), "a field without a comment"
+
+
+def test_the_benchmark_page_is_rendered_from_the_results() -> None:
+    folder = ROOT / "docs" / "benchmarks"
+    make = script(folder / "make.py")
     results = json.loads((folder / "results.json").read_text())
     assert (folder / "README.md").read_text() == make.page(results)
 

@@ -17,7 +17,7 @@ from rlexp.compiling import CompiledPhase, phases_of
 from rlexp.config.component import schedulable
 from rlexp.config.fields import Fraction
 from rlexp.envs.spec import EnvSpec
-from rlexp.errors import CheckpointError
+from rlexp.errors import CheckpointError, ConfigError
 from rlexp.models import Model
 from rlexp.optim import Optimizer
 from rlexp.schedules import Schedule
@@ -35,6 +35,9 @@ class Algorithm(ABC):
     loops: ClassVar[frozenset[str]]  # trainers it can learn in
     actions: ClassVar[frozenset[str]]  # action spaces it can act in
     unit_actions: ClassVar[bool] = False  # acts in [-1, 1]; the framework rescales to the bounds of the space
+    reserved: ClassVar[frozenset[str]] = frozenset(  # attributes that setup() sets: no setting may be called so
+        {"spec", "device", "autocast", "updates", "generator", "scheduled", "compiled"}
+    )
 
     gamma: Fraction = 0.99  # discount of future reward
     schedules: dict[str, Any] = field(default_factory=dict)  # numeric fields that change over the run
@@ -139,8 +142,10 @@ class Algorithm(ABC):
         return {k: v for k, v in vars(self).items() if isinstance(v, kinds) and k not in self.scheduled}
 
     def _refuse_hidden_state(self) -> None:
-        """State in a list or dict would be left out of checkpoints without a word."""
+        """State in a list or dict would be left out of checkpoints without a word; in place of a setting, too."""
         for name, value in vars(self).items():
+            if name in type(self).__dataclass_fields__ and isinstance(value, (nn.Module, Optimizer)):
+                raise ConfigError(f"algo.{name}: build() puts a {type(value).__name__} in its place. Rename the field.")
             items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
             if any(isinstance(item, (nn.Module, Optimizer, Tensor)) for item in items):
                 raise TypeError(

@@ -33,7 +33,7 @@ HYDRA_KEYS = {"_args_", "_partial_", "_recursive_", "_convert_"}  # would change
 class Root:
     """The top level of every run's config."""
 
-    name: str = "run"  # folder of the run below outputs/
+    name: str = "run"  # folder of the run below outputs/; config.yaml makes it of algorithm, environment, seed and time
     seed: int = 0  # every random stream of the run is derived from it
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
     compile: Any = "auto"  # compile updates: auto (when enough are planned to pay), true, false

@@ -7,7 +7,6 @@ form described by :class:`Leaf` and :class:`ActionSpec`. Free of torch, and of G
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -128,6 +127,28 @@ class ActionSpec:
         centre, half = self._affine
         return (action - _like(centre, action)) / _like(np.where(half > 0, half, np.float32(1)), action)
 
+    def sample(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Uniform actions [count, …] in environment units.
+
+        A continuous dimension without bounds is drawn from the standard normal distribution, one with a single bound
+        from the exponential distribution starting there.
+        """
+        if self.kind == "discrete":
+            return rng.integers(0, self.n, count)
+        if self.kind != "continuous":
+            return rng.integers(0, np.array(self.nvec), (count, *self.shape))
+        action = np.empty((count, *self.shape), np.float32)
+        for i, (low, high) in enumerate(zip(self.low or (), self.high or ())):
+            if np.isfinite(low) and np.isfinite(high):
+                action[:, i] = np.clip(rng.uniform(low, high, count), low, high)
+            elif np.isfinite(low):
+                action[:, i] = low + rng.exponential(size=count)
+            elif np.isfinite(high):
+                action[:, i] = high - rng.exponential(size=count)
+            else:
+                action[:, i] = rng.standard_normal(count)
+        return action
+
     @cached_property
     def _affine(self) -> tuple[np.ndarray, np.ndarray]:
         low, high = (np.array(bound, np.float64) for bound in (self.low, self.high))  # float32 might overflow
@@ -156,46 +177,6 @@ class EnvSpec:
             "max_episode_steps": self.max_episode_steps,
             "reward_threshold": _to_json(self.reward_threshold),
         }
-
-    @staticmethod
-    def from_dict(data: Any) -> EnvSpec:
-        """The inverse of :meth:`to_dict`. Anything that it would not have written raises ValueError."""
-        env = _Reader(data, "environment spec")
-        obs = _Reader(env.take("obs"), "obs")
-        leaves: dict[str, Leaf] = {}
-        for entry in obs.sequence("leaves"):
-            reader = _Reader(entry, "leaf")
-            name = reader.text("name")
-            _require(name not in leaves, f"two leaves are called {name!r}")
-            leaves[name] = Leaf(
-                kind=reader.text("kind"),
-                shape=reader.integers("shape"),
-                dtype=reader.text("dtype"),
-                nvec=reader.integers("nvec"),
-                low=reader.optional_number("low"),
-                high=reader.optional_number("high"),
-            )
-            reader.finish()
-        single = obs.take("single")
-        _require(isinstance(single, bool), "single is not a bool")
-        obs.finish()
-        action = _Reader(env.take("action"), "action")
-        spec = EnvSpec(
-            id=env.text("id"),
-            obs=ObsSpec(leaves, single),
-            action=ActionSpec(
-                kind=action.text("kind"),
-                shape=action.integers("shape"),
-                nvec=action.integers("nvec"),
-                low=action.optional_numbers("low"),
-                high=action.optional_numbers("high"),
-            ),
-            max_episode_steps=env.optional_integer("max_episode_steps"),
-            reward_threshold=env.optional_number("reward_threshold"),
-        )
-        action.finish()
-        env.finish()
-        return spec
 
 
 def spec_of(env: gym.Env, action_limit: float | None = None) -> EnvSpec:
@@ -240,55 +221,3 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_to_json(item) for item in value]
     return str(value) if isinstance(value, float) and math.isinf(value) else value  # "inf", "-inf": not in JSON
-
-
-class _Reader:
-    """Takes typed values out of a mapping of unknown origin; what is left over at the end is an error."""
-
-    def __init__(self, data: Any, what: str) -> None:
-        _require(isinstance(data, Mapping), f"{what} is not a mapping")
-        self.data, self.what = dict(data), what
-
-    def take(self, key: str) -> Any:
-        _require(key in self.data, f"{self.what} has no {key!r}")
-        return self.data.pop(key)
-
-    def finish(self) -> None:
-        _require(not self.data, f"{self.what} has unknown keys {sorted(map(str, self.data))}")
-
-    def text(self, key: str) -> str:
-        value = self.take(key)
-        _require(isinstance(value, str), f"{key} is not text")
-        return value
-
-    def sequence(self, key: str) -> tuple[Any, ...]:
-        value = self.take(key)
-        _require(isinstance(value, (list, tuple)), f"{key} is not a list")
-        return tuple(value)
-
-    def integers(self, key: str) -> tuple[int, ...]:
-        return tuple(self._integer(item, key) for item in self.sequence(key))
-
-    def optional_integer(self, key: str) -> int | None:
-        value = self.take(key)
-        return None if value is None else self._integer(value, key)
-
-    def optional_number(self, key: str) -> float | None:
-        value = self.take(key)
-        return None if value is None else self._number(value, key)
-
-    def optional_numbers(self, key: str) -> tuple[float, ...] | None:
-        if self.data.get(key, ()) is None:
-            return self.take(key)
-        return tuple(self._number(item, key) for item in self.sequence(key))
-
-    def _integer(self, value: Any, key: str) -> int:
-        _require(isinstance(value, int) and not isinstance(value, bool), f"{key} holds {value!r}, not an integer")
-        return int(value)
-
-    def _number(self, value: Any, key: str) -> float:
-        if value in ("inf", "-inf"):
-            return float(value)
-        good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        _require(good, f"{key} holds {value!r}, not a number")
-        return float(value)

@@ -14,7 +14,6 @@ from rlexp.models.distributions import (
     MultiCategorical,
     PolicyHead,
     SquashedGaussian,
-    mask_logits,
     policy_distribution,
 )
 from rlexp.models.encoders import Encoder, EncoderKind
@@ -65,6 +64,5 @@ __all__ = [
     "PolicyHead",
     "SquashedGaussian",
     "linear",
-    "mask_logits",
     "policy_distribution",
 ]

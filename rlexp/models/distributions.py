@@ -22,11 +22,6 @@ _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _IMPOSSIBLE = -1e9  # logit of what cannot happen; finite, so that p·log p stays 0 instead of 0·∞
 
 
-def mask_logits(logits: Tensor, mask: Tensor) -> Tensor:
-    """Logits that give no probability to the actions where the bool ``mask`` is False."""
-    return logits.masked_fill(~mask, _IMPOSSIBLE)
-
-
 class Distribution:
     """A batch of distributions over actions. ``B`` stands for any leading axes."""
 

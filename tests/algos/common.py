@@ -14,7 +14,6 @@ from rlexp.buffers import RolloutBuffer
 from rlexp.config.component import REGISTRY, schedulable
 from rlexp.config.compose import choices, compose, register
 from rlexp.config.overrides import apply_overrides
-from rlexp.datasets.random import random_actions
 from rlexp.envs.spec import EnvSpec, Leaf
 from rlexp.envs.vector import VecStep
 from rlexp.runner import Runner
@@ -134,7 +133,7 @@ def random_batch(algo: Algorithm, rows: int = 8, seed: int = 0, *, weighted: boo
     if algo.unit_actions and spec.action.kind == "continuous":
         action = rng.uniform(-1, 1, (rows, spec.action.dim)).astype(np.float32)
     else:
-        action = random_actions(spec.action, rows, rng)
+        action = spec.action.sample(rows, rng)
     discount = np.where(np.arange(rows) % 4 == 3, 0.0, float(algo.gamma)).astype(np.float32)
     return Batch(
         obs=as_tensors(random_obs(spec, rng, rows)),
