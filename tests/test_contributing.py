@@ -19,7 +19,7 @@ from rlexp.runner import Runner
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 (CODE,) = re.findall(r"^```python\n# rlexp/algos/optimistic_sac\.py\n(.*?)^```", PAGE, re.M | re.S)
-(YAML,) = re.findall(r"^```yaml\n(.*?optimistic_sac.*?)^```", PAGE, re.M | re.S)
+YAML, OUTSIDE = re.findall(r"^```yaml\n(.*?optimistic_sac.*?)^```", PAGE, re.M | re.S)
 
 
 @pytest.mark.parametrize("rules", [["check"], ["format", "--check"]], ids=["check", "format"])
