@@ -15,7 +15,7 @@ from rlexp.algos.base import Algorithm
 from rlexp.envs.spec import EnvSpec
 from rlexp.errors import CheckpointError
 from rlexp.normalize import ObsNormalizer, RewardNormalizer
-from rlexp.tree import ArrayTree, tree_map
+from rlexp.tree import ArrayTree, tree_first, tree_map
 from rlexp.types import Act, Batch, Obs
 
 
@@ -60,11 +60,12 @@ class Policy:
         """Environment units (a dataset's) to agent units."""
         return self.spec.action.from_env(action) if self.rescale else action
 
-    def random_action(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Uniformly random actions in agent units."""
+    def random_action(self, obs: ArrayTree, rng: np.random.Generator) -> np.ndarray:
+        """Uniformly random actions in agent units, of those that are possible."""
+        count = len(tree_first(obs))
         if self.rescale:
             return rng.uniform(-1, 1, (count, self.spec.action.dim)).astype(np.float32)
-        return self.spec.action.sample(count, rng)
+        return self.spec.action.sample(count, rng, self.spec.obs.mask_in(obs))
 
     def prepare(self, batch: Batch) -> Batch:
         """A sampled batch on the device, normalised with the statistics of now: replay stores what really happened."""

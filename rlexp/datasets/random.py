@@ -75,7 +75,8 @@ class RandomDataset:
 
         spec = env.spec()
         check_fits(2 * self.size * ReplayBuffer().bytes_per_transition(spec), f"dataset.size={self.size}")
-        action = spec.action.sample(self.size, numpy_generator(self.seed, "dataset", "action"))
+        rng = numpy_generator(self.seed, "dataset", "action")
+        action = spec.action.sample(self.size, rng)
         leaves = spec.obs.leaves
         obs = {name: np.empty((self.size, *leaf.shape), leaf.dtype) for name, leaf in leaves.items()}
         next_obs = {name: np.empty_like(leaf) for name, leaf in obs.items()}
@@ -85,6 +86,8 @@ class RandomDataset:
         try:
             now = envs.reset()
             for i in range(self.size):
+                if spec.obs.masked:
+                    action[i : i + 1] = spec.action.sample(1, rng, spec.obs.mask_in(now))
                 step = envs.step(action[i : i + 1])
                 _write(obs, i, now)
                 _write(next_obs, i, step.next_obs)

@@ -7,7 +7,7 @@ form described by :class:`Leaf` and :class:`ActionSpec`. Free of torch, and of G
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import numpy as np
 if TYPE_CHECKING:
     import gymnasium as gym
 
+MASK = "action_mask"  # the leaf that says which actions are possible: 1 or 0 for each
 LEAF_KINDS = ("box", "discrete", "multi_discrete", "multi_binary")
 ACTION_KINDS = ("discrete", "continuous", "multi_discrete", "multi_binary")
 
@@ -48,13 +49,23 @@ class ObsSpec:
 
     leaves: dict[str, Leaf]
     single: bool
+    masked: bool = False  # the leaf ``action_mask`` says which actions are possible; networks do not see it
 
     def __post_init__(self) -> None:
         _require(len(self.leaves) > 0, "an observation needs at least one array")
         _require(not self.single or list(self.leaves) == [""], "a bare array is one leaf named ''")
 
     def __hash__(self) -> int:
-        return hash((tuple(self.leaves.items()), self.single))
+        return hash((tuple(self.leaves.items()), self.single, self.masked))
+
+    def mask_in(self, obs: Any) -> Any:
+        """The action mask of an observation, or None."""
+        return obs[MASK] if self.masked else None
+
+    @property
+    def seen(self) -> dict[str, Leaf]:
+        """The leaves that networks are given."""
+        return {name: leaf for name, leaf in self.leaves.items() if not (self.masked and name == MASK)}
 
 
 @dataclass(frozen=True)
@@ -127,12 +138,16 @@ class ActionSpec:
         centre, half = self._affine
         return (action - _like(centre, action)) / _like(np.where(half > 0, half, np.float32(1)), action)
 
-    def sample(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Uniform actions [count, …] in environment units.
+    def sample(self, count: int, rng: np.random.Generator, mask: np.ndarray | None = None) -> np.ndarray:
+        """Uniform actions [count, …] in environment units, of those that a ``mask`` [count, Σ nvec] allows.
 
         A continuous dimension without bounds is drawn from the standard normal distribution, one with a single bound
         from the exponential distribution starting there.
         """
+        if mask is not None:
+            chances = np.where(mask != 0, rng.random(mask.shape), -1.0)
+            parts = np.split(chances, np.cumsum(self.nvec)[:-1], axis=1)
+            return np.stack([part.argmax(1) for part in parts], 1).reshape(count, *self.shape)
         if self.kind == "discrete":
             return rng.integers(0, self.n, count)
         if self.kind != "continuous":
@@ -185,10 +200,14 @@ def spec_of(env: gym.Env, action_limit: float | None = None) -> EnvSpec:
 
     registered = env.spec
     threshold = registered.reward_threshold if registered else None
+    obs, action = observation_spec(env.observation_space), action_spec(env.action_space, action_limit)
+    mask = obs.leaves.get(MASK)
+    if mask is not None and action.kind in ("discrete", "multi_discrete") and mask.shape == (sum(action.nvec),):
+        obs = replace(obs, masked=True)
     return EnvSpec(
         id=registered.id if registered else type(env.unwrapped).__name__,
-        obs=observation_spec(env.observation_space),
-        action=action_spec(env.action_space, action_limit),
+        obs=obs,
+        action=action,
         max_episode_steps=registered.max_episode_steps if registered else _time_limit(env),
         reward_threshold=None if threshold is None else float(threshold),
     )

@@ -56,7 +56,7 @@ class Replay(Trainer):
         """Step every environment once and store what happened."""
         policy, collector = self.policy, self.collector
         if self.env_steps < self.learning_starts:
-            action, carry = policy.random_action(collector.num_envs, self.rng), collector.carry
+            action, carry = policy.random_action(collector.obs, self.rng), collector.carry
         else:
             act = policy.act(collector.obs_tensor(), collector.carry, explore=True)
             action, carry = act.action.numpy(force=True), act.carry
