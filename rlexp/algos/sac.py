@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlexp.algos.base import CONTINUOUS, MIXED, REPLAY, OffPolicyAlgorithm
-from rlexp.algos.losses import mse
+from rlexp.algos.losses import mse, td_priority
 from rlexp.compiling import phase
 from rlexp.config.component import component
 from rlexp.config.fields import Count, Fraction, NonNegative, Positive, Size, Static
@@ -105,10 +105,10 @@ class SAC(OffPolicyAlgorithm):
         """Critics, their targets, then actor and temperature."""
         self.updates += 1
         noise = self.randomness(batch)
-        metrics = self.critic_phase(batch, noise)
+        metrics, priority = self.critic_phase(batch, noise)
         if self.updates % self.actor_interval == 0:
             metrics |= self.actor_phase(batch.obs, noise)
-        return Update(metrics)
+        return Update(metrics, priority)
 
     def randomness(self, batch: Batch) -> dict[str, Tensor]:
         """All random numbers of one update."""
@@ -116,7 +116,7 @@ class SAC(OffPolicyAlgorithm):
         return {"action": current, "next_action": following}
 
     @phase
-    def critic_phase(self, batch: Batch, noise: dict[str, Tensor]) -> dict[str, Tensor]:
+    def critic_phase(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
         """One step of the critics towards the soft Bellman target, and of the targets towards the critics."""
         with torch.no_grad():
             next_value = self.next_value(batch.next_obs, noise)
@@ -124,7 +124,8 @@ class SAC(OffPolicyAlgorithm):
         loss = sac_critic_loss(q, batch.reward, batch.discount, next_value, batch.weight)
         self.critic_optimizer.step(loss)
         self.target_critic.follow(self.tau)
-        return {"loss/critic": loss.detach(), "q/mean": q.detach().mean()}
+        priority = td_priority(q, batch.reward + batch.discount * next_value, batch.weight)
+        return {"loss/critic": loss.detach(), "q/mean": q.detach().mean()}, priority
 
     @phase
     def actor_phase(self, obs: Obs, noise: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -10,10 +10,9 @@ from rlexp.algos.base import REPLAY
 from rlexp.buffers import ReplayBuffer
 from rlexp.config.component import component
 from rlexp.config.fields import Count, Natural, Size
-from rlexp.policy import batch_map
 from rlexp.seeding import generator_state, numpy_generator, restore_generator
-from rlexp.trainers.base import Trainer
 from rlexp.trainers.collecting import Collector
+from rlexp.trainers.from_memory import FromMemory, sample_batches
 from rlexp.types import Batch
 
 MAX_BATCHES_AT_ONCE = 64  # batches gathered in one go; more would only cost memory
@@ -21,7 +20,7 @@ MAX_BATCHES_AT_ONCE = 64  # batches gathered in one go; more would only cost mem
 
 @component("trainer")
 @dataclass(eq=False, kw_only=True)
-class Replay(Trainer):
+class Replay(FromMemory):
     """One step of every environment at a time, with gradient updates in a fixed ratio to the steps."""
 
     loop: ClassVar[str] = REPLAY
@@ -74,18 +73,12 @@ class Replay(Trainer):
         """``count`` updates, their batches gathered together."""
         while count > 0:
             k = min(count, MAX_BATCHES_AT_ONCE)
-            batches = self.policy.prepare(self.sample(k))
-            for i in range(k):
-                self.learn(pick(batches, i))
+            self.learn_from(self.sample(k))
             count -= k
 
     def sample(self, k: int) -> Batch:
         """``k`` batches at once, [k, B, …]."""
-        return split(self.buffer.sample(k * self.batch_size), k)
-
-    def set_gamma(self, gamma: float) -> None:
-        """Sample with another discount from now on."""
-        self.buffer.set_gamma(gamma)
+        return sample_batches(self.buffer, self.batch_size, k, self.progress)
 
     def planned_updates(self, algo: Any, num_envs: int) -> int:
         """Updates over the whole budget."""
@@ -123,13 +116,3 @@ class Replay(Trainer):
             self.saved.append((start, stop))
         self.warn_restarted(self.collector.load_state_dict(state["collector"]))
         self.buffer.start(self.collector.obs)  # cuts the episodes that could not be continued
-
-
-def split(batch: Batch, k: int) -> Batch:
-    """[k·B, …] -> [k, B, …]."""
-    return batch_map(lambda t: t.view(k, -1, *t.shape[1:]), batch)
-
-
-def pick(batches: Batch, i: int) -> Batch:
-    """The i-th of several batches."""
-    return batch_map(lambda t: t[i], batches)
