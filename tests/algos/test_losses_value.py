@@ -83,9 +83,7 @@ def naive_projection(probs: np.ndarray, reward: float, discount: float, support:
     return projected
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "atoms"), [(-10.0, 10.0, 51), (0.0, 99.0, 51), (-1.0, 1.0, 2), (-3.0, 4.0, 8)]
-)
+@pytest.mark.parametrize(("low", "high", "atoms"), [(-10.0, 10.0, 51), (0.0, 99.0, 51), (-1.0, 1.0, 2), (-3.0, 4.0, 8)])
 def test_c51_projection_conserves_mass_and_equals_a_plain_loop(
     low: float, high: float, atoms: int, rng: np.random.Generator
 ) -> None:
