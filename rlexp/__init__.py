@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from rlexp.errors import RlexpError
 
 _ALGORITHMS = {  # public name -> config in conf/algo
+    "C51": "c51",
     "CRR": "crr",
     "DQN": "dqn",
     "DiscreteSAC": "discrete_sac",
+    "IQN": "iqn",
     "PPO": "ppo",
+    "QRDQN": "qrdqn",
     "RLPD": "rlpd",
+    "Rainbow": "rainbow",
     "SAC": "sac",
 }
 _OTHERS = {"Agent": "rlexp.agent", "Callback": "rlexp.callbacks", "RlexpError": "rlexp.errors"}

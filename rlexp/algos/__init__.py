@@ -1,11 +1,29 @@
 """The algorithms: one file each, named after the paper."""
 
 from rlexp.algos.base import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
+from rlexp.algos.c51 import C51
 from rlexp.algos.crr import CRR
 from rlexp.algos.discrete_sac import DiscreteSAC
 from rlexp.algos.dqn import DQN
+from rlexp.algos.iqn import IQN
 from rlexp.algos.ppo import PPO
+from rlexp.algos.qrdqn import QRDQN
+from rlexp.algos.rainbow import Rainbow
 from rlexp.algos.rlpd import RLPD
 from rlexp.algos.sac import SAC
 
-__all__ = ["CRR", "DQN", "PPO", "RLPD", "SAC", "Algorithm", "DiscreteSAC", "OffPolicyAlgorithm", "OnPolicyAlgorithm"]
+__all__ = [
+    "C51",
+    "CRR",
+    "DQN",
+    "IQN",
+    "PPO",
+    "QRDQN",
+    "RLPD",
+    "SAC",
+    "Algorithm",
+    "DiscreteSAC",
+    "OffPolicyAlgorithm",
+    "OnPolicyAlgorithm",
+    "Rainbow",
+]

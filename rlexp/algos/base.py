@@ -19,6 +19,7 @@ from rlexp.config.fields import Fraction
 from rlexp.envs.spec import EnvSpec
 from rlexp.errors import CheckpointError, ConfigError
 from rlexp.models import Model
+from rlexp.models.distributions import IMPOSSIBLE
 from rlexp.optim import Optimizer
 from rlexp.schedules import Schedule
 from rlexp.seeding import derive_seed
@@ -80,6 +81,11 @@ class Algorithm(ABC):
     def reset_carry(self, carry: Any, ended: Tensor) -> Any:
         """The carry with the rows whose episode ended set to the start of an episode; ``ended`` is bool [N]."""
         return carry
+
+    def masked(self, values: Tensor, obs: Obs) -> Tensor:
+        """Values or logits of the actions [..., A], those of the impossible ones far below all others."""
+        mask = self.spec.obs.mask_in(obs)
+        return values if mask is None else values.masked_fill(~mask.bool(), IMPOSSIBLE)
 
     def noise(self, *shape: int) -> Tensor:
         """Standard normal noise from the algorithm's own generator, drawn outside of the compiled phases."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlexp.algos.base import CONTINUOUS, OFFLINE, OffPolicyAlgorithm
-from rlexp.algos.losses import mse
+from rlexp.algos.losses import mse, td_priority
 from rlexp.compiling import phase
 from rlexp.config.component import component
 from rlexp.config.fields import Fraction, Positive, Size
@@ -107,10 +107,11 @@ class CRR(OffPolicyAlgorithm):
         self.updates += 1
         next_noise = self.noise(*batch.action.shape)
         sample_noise = self.noise(self.n_action_samples, *batch.action.shape)
-        return Update(self.critic_phase(batch, next_noise) | self.actor_phase(batch, sample_noise))
+        metrics, priority = self.critic_phase(batch, next_noise)
+        return Update(metrics | self.actor_phase(batch, sample_noise), priority)
 
     @phase
-    def critic_phase(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
+    def critic_phase(self, batch: Batch, noise: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
         """One step of the critics towards the value of the policy's own actions."""
         with torch.no_grad():
             next_action = self.policy(batch.next_obs).sample(noise).clamp(-1, 1)
@@ -120,7 +121,8 @@ class CRR(OffPolicyAlgorithm):
         loss = mse(q, target, batch.weight)
         self.critic_optimizer.step(loss)
         self.target_critic.follow(self.tau)
-        return {"loss/critic": loss.detach(), "q/mean": q.detach().mean()}
+        metrics = {"loss/critic": loss.detach(), "q/mean": q.detach().mean()}
+        return metrics, td_priority(q, target, batch.weight)
 
     @phase
     def actor_phase(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:

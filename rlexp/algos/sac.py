@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlexp.algos.base import CONTINUOUS, MIXED, REPLAY, OffPolicyAlgorithm
-from rlexp.algos.losses import mse
+from rlexp.algos.losses import mse, td_priority
 from rlexp.compiling import acting, phase
 from rlexp.config.component import component
 from rlexp.config.fields import Count, Fraction, NonNegative, Positive, Size, Static
@@ -84,8 +84,7 @@ class SAC(OffPolicyAlgorithm):
         self.actor = model.build(spec, self.head.out, defaults=self.actor_network)
         self.critic = model.build(spec, 1, defaults=self.critic_network, action_dim=dim, ensemble=self.n_critics)
 
-    @property
-    def target_entropy(self) -> Any:
+    def target_entropy(self, obs: Obs) -> Any:
         """H̄, read anew at every update because its scale may be scheduled."""
         return -self.target_entropy_scale * self.spec.action.dim
 
@@ -109,10 +108,10 @@ class SAC(OffPolicyAlgorithm):
         """Critics, their targets, then actor and temperature."""
         self.updates += 1
         noise = self.randomness(batch)
-        metrics = self.critic_phase(batch, noise)
+        metrics, priority = self.critic_phase(batch, noise)
         if self.updates % self.actor_interval == 0:
             metrics |= self.actor_phase(batch.obs, noise)
-        return Update(metrics)
+        return Update(metrics, priority)
 
     def randomness(self, batch: Batch) -> dict[str, Tensor]:
         """All random numbers of one update."""
@@ -120,7 +119,7 @@ class SAC(OffPolicyAlgorithm):
         return {"action": current, "next_action": following}
 
     @phase
-    def critic_phase(self, batch: Batch, noise: dict[str, Tensor]) -> dict[str, Tensor]:
+    def critic_phase(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
         """One step of the critics towards the soft Bellman target, and of the targets towards the critics."""
         with torch.no_grad():
             next_value = self.next_value(batch.next_obs, noise)
@@ -128,7 +127,8 @@ class SAC(OffPolicyAlgorithm):
         loss = sac_critic_loss(q, batch.reward, batch.discount, next_value, batch.weight)
         self.critic_optimizer.step(loss)
         self.target_critic.follow(self.tau)
-        return {"loss/critic": loss.detach(), "q/mean": q.detach().mean()}
+        priority = td_priority(q, batch.reward + batch.discount * next_value, batch.weight)
+        return {"loss/critic": loss.detach(), "q/mean": q.detach().mean()}, priority
 
     @phase
     def actor_phase(self, obs: Obs, noise: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -137,7 +137,7 @@ class SAC(OffPolicyAlgorithm):
         loss, entropy = self.actor_loss(obs, alpha, noise)
         self.actor_optimizer.step(loss)
         if self.alpha is None:
-            self.alpha_optimizer.step(sac_alpha_loss(self.log_alpha, entropy, self.target_entropy))
+            self.alpha_optimizer.step(sac_alpha_loss(self.log_alpha, entropy, self.target_entropy(obs)))
         return {"loss/actor": loss.detach(), "policy/entropy": entropy.mean(), "policy/alpha": alpha}
 
     def q_taken(self, batch: Batch) -> Tensor:

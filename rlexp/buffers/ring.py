@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -41,6 +41,8 @@ _BOOKKEEPING = 4 + 1 + 8  # bytes of reward, flag and number of the end
 @dataclass(eq=False, kw_only=True)
 class ReplayBuffer(RingState):
     """Uniform sampling over the newest ``capacity`` transitions, with n-step returns."""
+
+    adaptive: ClassVar[bool] = False  # whether what is sampled depends on earlier updates
 
     capacity: Size = 1_000_000  # transitions kept, over all environments
     n_step: Size = 1  # rewards summed into one; the batch's discount is γⁿ
@@ -251,12 +253,18 @@ class ReplayBuffer(RingState):
     def __len__(self) -> int:
         return min(self._rows, self._max_rows) * self._num_envs
 
-    def sample(self, n: int) -> Batch:
-        """``n`` transitions, uniformly and independently from all that are stored."""
+    def set_progress(self, progress: float) -> None:
+        """The share of the run's budget that is spent, told before sampling."""
+
+    def update_priorities(self, index: np.ndarray, error: np.ndarray) -> None:
+        """TD errors [n] of the transitions sampled at ``index``; an adaptive buffer prefers the large ones."""
+
+    def sample(self, n: int, batches: int = 1) -> Batch:
+        """``batches`` times ``n`` transitions, uniformly and independently from all that are stored."""
         count = len(self)
         if not count:
             raise ValueError("nothing to sample: the buffer is empty")
-        index = self._generator.integers(0, count, n)
+        index = self._generator.integers(0, count, n * batches)
         if self._rows > self._max_rows:  # the oldest row lies right behind the newest observation
             index += (self._cursor + 1) * self._num_envs
             index %= self._flat

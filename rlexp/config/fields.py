@@ -44,4 +44,5 @@ NonNegative = Annotated[float, Range(0)]
 Fraction = Annotated[float, Range(0, 1)]
 Count = Annotated[int, Range(1)]
 Natural = Annotated[int, Range(0)]
+Structure = Annotated[bool, Static()]  # a switch that decides which networks there are
 Size = Annotated[int, Range(1, 2**31 - 1), Static()]  # no array has a longer axis

@@ -29,6 +29,8 @@ class Model(Protocol):
 
     The result is called as ``net(obs)``, or ``net(obs, action)`` if ``action_dim > 0``, and gives ``[B, out]``, or
     ``[n, B, out]`` with ``ensemble=n``. With ``out=None`` it gives features and says their number as ``net.out``.
+    An algorithm with noisy weights says ``noisy=σ₀`` too and calls ``net(obs, noise=…)`` with ``net.noise_size`` random
+    numbers; without them the weights are their means. A model that is not used so needs no such argument.
     Its forward must not read values back from the device, so that an update can be compiled as one graph.
     """
 
@@ -41,6 +43,7 @@ class Model(Protocol):
         action_dim: int = 0,
         ensemble: int | None = None,
         out_gain: float | None = None,
+        noisy: float | None = None,
     ) -> nn.Module:
         """A fresh network with its own parameters; ``defaults`` holds for whatever the model does not set itself."""
         ...

@@ -71,8 +71,7 @@ class Encoder(nn.Module):
         if kind is EncoderKind.flat:
             images = []
         encoders = [
-            NatureCNN(name, leaf, init) if name in images else _vector_encoder(leaf)
-            for name, leaf in leaves.items()
+            NatureCNN(name, leaf, init) if name in images else _vector_encoder(leaf) for name, leaf in leaves.items()
         ]
         self.single = obs.single
         self.identity = obs.single and encoders[0] is None

@@ -82,6 +82,7 @@ class Layer(nn.Module):
         *,
         norm: bool = False,
         head: bool = False,
+        noisy: float | None = None,
     ) -> None:
         super().__init__()
         members = []
@@ -99,6 +100,17 @@ class Layer(nn.Module):
             shape = (ensemble, 1, outputs)
         self.norm_weight = nn.Parameter(torch.ones(shape)) if norm else None
         self.norm_bias = nn.Parameter(torch.zeros(shape)) if norm else None
+        if noisy is not None:
+            scale = noisy / math.sqrt(inputs)
+            self.weight_sigma = nn.Parameter(torch.full((outputs, inputs), scale))
+            self.bias_sigma = nn.Parameter(torch.full((outputs,), scale))
+
+    def perturbed(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Weight and bias with factorised noise: ``noise`` holds one number for each input and output."""
+        outputs, inputs = self.weight.shape
+        into, out_of = noise.split((inputs, outputs))
+        weight = torch.addcmul(self.weight, self.weight_sigma, torch.outer(out_of, into))
+        return weight, torch.addcmul(self.bias, self.bias_sigma, out_of)
 
 
 def _batched_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -124,6 +136,10 @@ class MLP(nn.Module):
 
     With ``ensemble=n``, ``[B, inputs]`` (the same for all members) or ``[n, B, inputs]`` (one each) ``-> [n, B, out]``.
     With ``out=None`` there is no head and the result is the last hidden layer; ``self.out`` is its width.
+
+    With ``noisy=σ₀`` every weight has a learned deviation, at first σ₀/√inputs (Fortunato et al., 2018, with factorised
+    Gaussian noise). ``net(x, noise=…)`` perturbs the weights by ``net.noise_size`` standard normal numbers, drawn by
+    the caller; ``net(x)`` uses their means.
     """
 
     def __init__(
@@ -138,18 +154,24 @@ class MLP(nn.Module):
         hidden_gain: float = math.sqrt(2),
         out_gain: float | None = None,
         ensemble: int | None = None,
+        noisy: float | None = None,
     ) -> None:
         super().__init__()
+        if noisy is not None and ensemble is not None:
+            raise ValueError("A network is either noisy or an ensemble.")
         gain = hidden_gain if init == "orthogonal" else None
         widths = [inputs, *hidden]
-        layers = [Layer(a, b, ensemble, init, gain, norm=norm is not Norm.none) for a, b in zip(widths, hidden)]
+        normed = norm is not Norm.none
+        layers = [Layer(a, b, ensemble, init, gain, norm=normed, noisy=noisy) for a, b in zip(widths, hidden)]
         if out is not None:
-            layers.append(Layer(widths[-1], out, ensemble, init, out_gain, head=True))
+            layers.append(Layer(widths[-1], out, ensemble, init, out_gain, head=True, noisy=noisy))
         self.inputs = inputs
         self.out = widths[-1] if out is None else out
         self.ensemble = ensemble
         self.norm = norm
         self.layers = nn.ModuleList(layers)
+        self._noise_sizes = [] if noisy is None else [sum(layer.weight.shape) for layer in layers]
+        self.noise_size = sum(self._noise_sizes)
         self._activation = ACTIVATIONS[activation]
         self._linear: Callable[..., Tensor] = functional.linear if ensemble is None else _batched_linear
         self._output: Callable[..., Tensor] = functional.linear if ensemble is None else _batched_head
@@ -160,11 +182,12 @@ class MLP(nn.Module):
         self._hidden = rows[: len(hidden)]
         self._head = None if out is None else rows[-1][:2]
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
         """Outputs for the inputs ``x``; see the class for the shapes."""
         if self.ensemble is not None and x.dim() == 2:
             x = x.expand(self.ensemble, *x.shape)
-        for weight, bias, norm_weight, norm_bias in self._hidden:
+        hidden, head = (self._hidden, self._head) if noise is None else self._perturbed(noise)
+        for weight, bias, norm_weight, norm_bias in hidden:
             x = self._linear(x, weight, bias)
             if norm_weight is None:
                 x = self._activation(x)
@@ -172,4 +195,11 @@ class MLP(nn.Module):
                 x = self._activation(self._layer_norm(x, x.shape[-1:], norm_weight, norm_bias))
             else:
                 x = self._layer_norm(self._activation(x), x.shape[-1:], norm_weight, norm_bias)
-        return x if self._head is None else self._output(x, *self._head)
+        return x if head is None else self._output(x, *head)
+
+    def _perturbed(self, noise: Tensor) -> tuple[list[tuple[Tensor, ...]], tuple[Tensor, ...] | None]:
+        """The parameters of hidden layers and head, with noise f(x) = sgn(x) √|x| on their weights."""
+        parts = (noise.sign() * noise.abs().sqrt()).split(self._noise_sizes)
+        weights = [layer.perturbed(part) for layer, part in zip(self.layers, parts)]  # type: ignore[operator]
+        hidden = [(*pair, *row[2:]) for pair, row in zip(weights, self._hidden)]
+        return hidden, None if self._head is None else weights[-1]

@@ -45,14 +45,14 @@ class Net(MLP):
         self.encoder = None if encoder.identity else encoder
         self.action_dim = action_dim
 
-    def forward(self, obs: Obs, action: Tensor | None = None) -> Tensor:
+    def forward(self, obs: Obs, action: Tensor | None = None, noise: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """Outputs for observations, and for actions where the network was built with ``action_dim``."""
         x: Tensor = obs if self.encoder is None else self.encoder(obs)  # type: ignore[assignment]
         if action is not None:
             if action.dim() > x.dim():
                 x = x.expand(*action.shape[:-1], x.shape[-1])
             x = torch.cat((x, action), -1)
-        out = super().forward(x)
+        out = super().forward(x, noise)
         return out.float() if out.dtype is torch.bfloat16 else out  # losses stay in full precision under autocast
 
 
@@ -83,11 +83,13 @@ class Network:
         action_dim: int = 0,
         ensemble: int | None = None,
         out_gain: float | None = None,
+        noisy: float | None = None,
     ) -> Net:
         """A network with ``out`` outputs; None: the features of its last hidden layer, ``net.out`` of them.
 
         ``action_dim`` is the width of the action that ``net(obs, action)`` gets; ``out_gain`` scales the initial
-        weights of the output layer. Weights are drawn from torch's global generator.
+        weights of the output layer; ``noisy`` is the initial scale of noise on the weights (not those of a CNN), see
+        :class:`MLP`. Weights are drawn from torch's global generator.
         """
         encoder = Encoder(spec.obs, self.encoder, defaults.init)
         hidden = self.hidden
@@ -96,6 +98,7 @@ class Network:
             hidden = () if encoder.image_only and not action_dim else defaults.hidden
         widths = [encoder.out + action_dim, *hidden, out or 0]
         numbers = (ensemble or 1) * sum(a * b for a, b in pairwise(widths))
+        numbers *= 1 if noisy is None else 2
         check_fits(16 * numbers, f"A network with model.hidden={list(hidden)}")  # weights, gradients, two moments
         return Net(
             encoder,
@@ -108,4 +111,5 @@ class Network:
             hidden_gain=defaults.hidden_gain,
             out_gain=out_gain,
             ensemble=ensemble,
+            noisy=noisy,
         )

@@ -19,9 +19,9 @@ class TargetNetwork(nn.Module):
         self._own: list[Tensor] = list(self.net.parameters())
         self._source: list[Tensor] = list(source.parameters())
 
-    def forward(self, *args: Any) -> Tensor:
+    def forward(self, *args: Any, **keywords: Any) -> Tensor:
         """What the copy answers."""
-        return self.net(*args)
+        return self.net(*args, **keywords)
 
     def follow(self, tau: float | Tensor) -> None:
         """θ̄ ← θ̄ + τ (θ − θ̄); τ = 1 copies."""

@@ -6,14 +6,16 @@ import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rlexp.algos.base import MIXED
 from rlexp.config.component import component
 from rlexp.config.fields import Fraction, Natural
+from rlexp.trainers.from_memory import sample_batches
 from rlexp.trainers.offline import BATCHES_AT_ONCE, check_dataset, load_dataset
-from rlexp.trainers.replay import Replay, each
+from rlexp.trainers.replay import Replay
 from rlexp.tree import tree_map
 from rlexp.types import Batch
 
@@ -41,22 +43,30 @@ class Mixed(Replay):
 
     def iterate(self) -> None:
         """Updates on the prior data while pretraining, then steps of the replay loop."""
-        if not self.pretraining:
+        alone = self.pretraining
+        self.offline_rows = self.batch_size if alone else round(self.batch_size * self.offline_batch_ratio)
+        if not alone:
             return super().iterate()
-        k = min(self.until_next_event(BATCHES_AT_ONCE), self.offline_pretrain_updates - self.updates)
-        for batch in each(self.policy.prepare(self.prior.sample(k * self.batch_size)), k):
-            self.learn(batch)
+        at_once = 1 if self.prior.adaptive else BATCHES_AT_ONCE
+        k = min(self.until_next_event(at_once), self.offline_pretrain_updates - self.updates)
+        self.learn_from(sample_batches(self.prior, self.batch_size, k, self.progress), k)
         return None
 
     def sample(self, k: int) -> Batch:
         """``k`` batches, each with its share of prior data first."""
-        offline = round(self.batch_size * self.offline_batch_ratio)
-        parts = []
+        offline, parts = self.offline_rows, []
         if offline:
-            parts.append(self.prior.sample(k * offline))
+            parts.append(sample_batches(self.prior, offline, k, self.progress))
         if offline < self.batch_size:
-            parts.append(self.buffer.sample(k * (self.batch_size - offline)))
+            parts.append(sample_batches(self.buffer, self.batch_size - offline, k, self.progress))
         return parts[0] if len(parts) == 1 else join(parts[0], parts[1], k)
+
+    def update_priorities(self, index: np.ndarray, error: np.ndarray) -> None:
+        """TD errors of the prior data and of the memory, each to its own."""
+        offline = self.offline_rows
+        for buffer, part in ((self.prior, np.s_[:, :offline]), (self.buffer, np.s_[:, offline:])):
+            if index[part].size:
+                buffer.update_priorities(index[part].reshape(-1), error[part].reshape(-1))
 
     def set_gamma(self, gamma: float) -> None:
         """Sample with another discount from now on."""

@@ -11,15 +11,14 @@ from rlexp.config.component import component
 from rlexp.config.fields import Count, Natural, Size
 from rlexp.errors import DataError
 from rlexp.seeding import derive_seed
-from rlexp.trainers.base import Trainer
-from rlexp.trainers.replay import each
+from rlexp.trainers.from_memory import FromMemory, sample_batches
 
 BATCHES_AT_ONCE = 16  # gathered together; never across an interval's end, so that a checkpoint falls between gathers
 
 
 @component("trainer")
 @dataclass(eq=False, kw_only=True)
-class Offline(Trainer):
+class Offline(FromMemory):
     """Updates on batches of a dataset; the environment serves only for evaluation."""
 
     loop: ClassVar[str] = OFFLINE
@@ -39,14 +38,12 @@ class Offline(Trainer):
         load_dataset(self.buffer, self.work, float(self.algo.gamma))
 
     def iterate(self) -> None:
-        """A few updates whose batches are gathered together; one by one where a schedule gives each its own values."""
-        k = self.until_next_event(1 if self.algo.scheduled else BATCHES_AT_ONCE)
-        for batch in each(self.policy.prepare(self.buffer.sample(k * self.batch_size)), k):
-            self.learn(batch)
+        """A few updates whose batches are gathered together; one by one where each has its own schedules or priorities.
 
-    def set_gamma(self, gamma: float) -> None:
-        """Sample with another discount from now on."""
-        self.buffer.set_gamma(gamma)
+        How many are gathered depends on the intervals, which must not change what is learned.
+        """
+        k = self.until_next_event(1 if self.algo.scheduled or self.buffer.adaptive else BATCHES_AT_ONCE)
+        self.learn_from(sample_batches(self.buffer, self.batch_size, k, self.progress), k)
 
     @property
     def clock(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -11,10 +10,9 @@ from rlexp.algos.base import REPLAY
 from rlexp.buffers import ReplayBuffer
 from rlexp.config.component import component
 from rlexp.config.fields import Count, Natural, Size
-from rlexp.policy import batch_map
 from rlexp.seeding import generator_state, numpy_generator, restore_generator
-from rlexp.trainers.base import Trainer
 from rlexp.trainers.collecting import Collector
+from rlexp.trainers.from_memory import FromMemory, sample_batches
 from rlexp.types import Batch
 
 MAX_BATCHES_AT_ONCE = 64  # batches gathered in one go; more would only cost memory
@@ -22,7 +20,7 @@ MAX_BATCHES_AT_ONCE = 64  # batches gathered in one go; more would only cost mem
 
 @component("trainer")
 @dataclass(eq=False, kw_only=True)
-class Replay(Trainer):
+class Replay(FromMemory):
     """One step of every environment at a time, with gradient updates in a fixed ratio to the steps."""
 
     loop: ClassVar[str] = REPLAY
@@ -75,17 +73,12 @@ class Replay(Trainer):
         """``count`` updates, their batches gathered together."""
         while count > 0:
             k = min(count, MAX_BATCHES_AT_ONCE)
-            for batch in each(self.policy.prepare(self.sample(k)), k):
-                self.learn(batch)
+            self.learn_from(self.sample(k), k)
             count -= k
 
     def sample(self, k: int) -> Batch:
         """``k`` batches, one after the other in [k·B, …]."""
-        return self.buffer.sample(k * self.batch_size)
-
-    def set_gamma(self, gamma: float) -> None:
-        """Sample with another discount from now on."""
-        self.buffer.set_gamma(gamma)
+        return sample_batches(self.buffer, self.batch_size, k, self.progress)
 
     def planned_updates(self, algo: Any, num_envs: int) -> int:
         """Updates over the whole budget."""
@@ -123,13 +116,3 @@ class Replay(Trainer):
             self.saved.append((start, stop))
         self.warn_restarted(self.collector.load_state_dict(state["collector"]))
         self.buffer.start(self.collector.obs)  # cuts the episodes that could not be continued
-
-
-def each(batches: Batch, k: int) -> Iterator[Batch]:
-    """The ``k`` batches that lie one after the other in [k·B, …]."""
-    if k == 1:
-        yield batches
-        return
-    rows = batch_map(lambda t: t.view(k, -1, *t.shape[1:]).unbind(0), batches)
-    for i in range(k):
-        yield batch_map(lambda parts, i=i: parts[i], rows)

@@ -13,7 +13,7 @@ from rlexp.algos.base import MIXED, OFFLINE, ON_POLICY, REPLAY, Algorithm, OnPol
 from rlexp.buffers import RolloutBuffer
 from rlexp.config.component import REGISTRY, schedulable
 from rlexp.config.compose import choices, compose, register
-from rlexp.config.overrides import apply_overrides
+from rlexp.config.overrides import apply_overrides, parse_override
 from rlexp.envs.spec import EnvSpec, Leaf
 from rlexp.envs.vector import VecStep
 from rlexp.runner import Runner
@@ -57,7 +57,7 @@ def small_overrides(name: str, loop: str | None = None) -> list[str]:
     given += ["trainer.total_updates=120" if loop == OFFLINE else "trainer.total_steps=120"]
     if loop == ON_POLICY:
         return [*given, "buffer=rollout", "trainer.rollout_steps=10"]
-    given += ["buffer=replay", "buffer.capacity=70", "trainer.batch_size=8"]
+    given += ["buffer.capacity=70", "trainer.batch_size=8"]
     if loop in (REPLAY, MIXED):
         # Trainings at 70 and 105 steps: a resume from 80 has to know the metrics of the first one.
         given += ["trainer.learning_starts=52", "trainer.train_frequency=35", "trainer.gradient_updates_per_step=12"]
@@ -73,7 +73,9 @@ def small_config(
     name: str, loop: str | None = None, kind: str | None = None, obs: str = "vector", changes: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """The config of :func:`small_overrides`, with other spaces and settings; composing is slow, so it is cached."""
-    config = apply_overrides(_composed(name, loop), changes)  # a copy
+    tops = [change for change in changes if "." not in change.partition("=")[0]]  # which a saved run would keep
+    config = apply_overrides(_composed(name, loop), [change for change in changes if change not in tops])  # a copy
+    config |= {key: value for key, value, _ in map(parse_override, tops)}
     config["env"]["kwargs"] |= {"action": kind or kinds_of(name)[0], "obs": obs}
     return config
 

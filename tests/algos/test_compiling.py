@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
@@ -23,6 +23,7 @@ import rlexp.runner
 from rlexp.algos.base import Algorithm, OnPolicyAlgorithm
 from rlexp.compiling import CompiledPhase, compiler_problem, phases_of
 from rlexp.config.component import schedulable
+from rlexp.config.fields import Static
 from rlexp.config.trust import EVERYTHING
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
@@ -100,10 +101,12 @@ def scheduled_twin(name: str, *, compiled: bool) -> Algorithm:
 
 
 def change_settings(algo: Algorithm, name: str) -> None:
-    """Set every switch, choice and number to something else, as a user might in the middle of a run."""
+    """Set every switch, choice and number that may change to something else, as a user might in the middle of a run."""
+    hints = get_type_hints(type(algo), include_extras=True)
+    fixed = [key for key, hint in hints.items() if any(isinstance(note, Static) for note in get_args(hint))]
     for field in dataclasses.fields(algo):
         value = getattr(algo, field.name)
-        if not field.init:
+        if not field.init or field.name in fixed:
             continue
         if isinstance(value, bool):
             setattr(algo, field.name, not value)

@@ -60,7 +60,7 @@ def test_composes_in_each_of_its_loops(name: str, loop: str) -> None:
 @pytest.mark.parametrize(("name", "loop"), [(n, p) for n in ALGOS for p in LOOPS if (n, p) not in LOOP_CASES])
 def test_refuses_a_loop_it_cannot_learn_in_and_names_those_it_can(name: str, loop: str) -> None:
     given = [f"algo={name}", f"trainer={loop}", f"env={OWN_ENVS[kinds_of(name)[0]]}"]
-    given += [f"buffer={'rollout' if loop == 'on_policy' else 'replay'}", "dataset=random"]
+    given += ["dataset=random"]
     with pytest.raises(ConfigError, match=f"algo={name}") as refused:
         Runner(compose(given))
     for fitting in algorithm(name).loops:
