@@ -79,7 +79,7 @@ class C51(DQN):
 
     def q_values(self, head: Tensor) -> Tensor:
         """Q(s, a) = Σ_i p_i z_i, [B, A]."""
-        return head.softmax(-1) @ self.support
+        return (head.softmax(-1) * self.support).sum(-1)  # a product of matrices would lose digits under autocast
 
     def q_loss(self, batch: Batch, draws: dict[str, Draw]) -> tuple[Tensor, Tensor, Tensor | None]:
         """Cross-entropy with the projected target; priorities are the KL divergence from it (Rainbow)."""
