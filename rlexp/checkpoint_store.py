@@ -111,8 +111,11 @@ class CheckpointStore:
                 _log.warning("%s Using %s instead.", problem, path.name)
             return found
         if problems:
+            instead = ", or use checkpoint=last" if which == "best" else ""
             raise CheckpointError(
-                f"The checkpoint '{which}' in {self.path} cannot be used:\n- " + "\n- ".join(problems)
+                f"The checkpoint '{which}' in {self.path} cannot be used:\n- "
+                + "\n- ".join(problems)
+                + f"\nRestore it from a copy of the run{instead}."
             )
         return None
 

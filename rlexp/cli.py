@@ -16,26 +16,6 @@ from typing import Any
 
 from rlexp.errors import ConfigError, RlexpError, RunError, UnknownEnvError
 
-HELP = """\
-rlexp: reinforcement-learning experiments composed from configs
-
-  rlexp [train] algo=NAME env=NAME KEY=VALUE…     train; every field can be overridden
-  rlexp --multirun algo=ppo,dqn seed=1,2,3        one run for every combination
-  rlexp resume RUN [checkpoint=last|best] [KEY=VALUE…]
-                                                  continue a run exactly where it stopped
-  rlexp eval RUN [episodes=20 checkpoint=last|best seed=0 render=false]
-                                                  play episodes with the trained policy
-  rlexp predict RUN [checkpoint=last|best]        observations as JSON lines in, actions out
-  rlexp list [algo|env|model|buffer|trainer|dataset|logger|zoo|runs]
-  rlexp bench speed|startup|solve|scaling|profile [--against sb3,d3rlpy]
-                                                  measure this machine; rlexp bench --help
-
-RUN is a run directory or one of its checkpoints; rlexp resume|eval|predict --help lists all options.
-A first run:                                                    rlexp algo=ppo env=cartpole
-Show a composed config without running it:                      rlexp algo=ppo env=cartpole --cfg job
-A folder of your own configs beside rlexp's:                    rlexp --config-dir DIR algo=MINE
-"""
-
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code: 0 it worked, 1 a message says why not, 130 and 143 after a signal."""
@@ -43,16 +23,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         code = dispatch(arguments)
     except RlexpError as error:
-        from rlexp.loggers.format import printable
-
-        print(f"error: {printable(str(error))}", file=sys.stderr)
-        code = 1
+        code = _tell(error)
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     sys.exit(code)
+
+
+def _tell(error: RlexpError) -> int:
+    from rlexp.loggers.format import printable
+
+    print(f"error: {printable(str(error))}", file=sys.stderr)
+    return 1
 
 
 def dispatch(arguments: list[str]) -> int:
@@ -65,13 +49,11 @@ def dispatch(arguments: list[str]) -> int:
         "list": list_choices,
         "bench": bench,
     }
-    wants_help = not {"-h", "--help"}.isdisjoint(arguments)
-    if wants_help and arguments[0] in ("eval", "resume", "predict", "list"):
-        print(_command_help(arguments[0]))
-        return 0
-    if not arguments or (wants_help and arguments[0] != "bench") or arguments == ["help"]:  # bench has its own
-        print(HELP)
-        _print_groups()
+    wants_help = arguments[:1] != ["bench"] and not {"-h", "--help"}.isdisjoint(arguments)  # bench has its own
+    if not arguments or wants_help or arguments == ["help"]:
+        from rlexp.usage import print_usage
+
+        print_usage(arguments[0] if arguments else "")
         return 0
     if arguments[0] == "--version":
         from importlib.metadata import version
@@ -86,18 +68,6 @@ def dispatch(arguments: list[str]) -> int:
 
         raise ConfigError(f"There is no command {name!r}.{suggest(name, commands)} Overrides are written KEY=VALUE.")
     return train(arguments)
-
-
-LIST_HELP = """\
-rlexp list [algo|env|model|buffer|trainer|dataset|logger|zoo] [--config-dir DIR]    what can be composed
-rlexp list runs [FOLDER…]                   the runs below outputs/ (or other folders), how they stand, their results"""
-
-
-def _command_help(command: str) -> str:
-    from rlexp.options import EvalOptions, PredictOptions, ResumeOptions, usage
-
-    kinds = {"eval": EvalOptions, "predict": PredictOptions, "resume": ResumeOptions}
-    return usage(kinds[command]) if command in kinds else LIST_HELP
 
 
 # ---- train
@@ -147,9 +117,7 @@ def train(arguments: list[str]) -> int:
         return stop.code
     except SystemExit as stop:  # Hydra's own flags, used wrongly
         return 1 if stop.code else 0
-    if problem is not None:
-        raise problem
-    return 0
+    return 0 if problem is None else _tell(problem)
 
 
 def _show_job(arguments: Sequence[str], folders: Sequence[str]) -> bool:
@@ -159,8 +127,8 @@ def _show_job(arguments: Sequence[str], folders: Sequence[str]) -> bool:
     from rlexp.config.compose import compose
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--cfg", "-c")
-    parser.add_argument("--package", "-p")
+    parser.add_argument("--cfg", "-c", nargs="?")  # Hydra says what is wrong with a flag that lacks its value
+    parser.add_argument("--package", "-p", nargs="?")
     parser.add_argument("--resolve", action="store_true")  # it is in any case
     flags, overrides = parser.parse_known_args(arguments)
     if flags.cfg != "job" or any(each.startswith("-") for each in overrides):
@@ -418,14 +386,6 @@ def list_choices(arguments: list[str]) -> int:
             print_choices(group, choices(group, folders))
             return 0
     raise ConfigError(f"rlexp list {name}: there is no such group.{suggest(name, [*CHOICE_GROUPS, 'runs'])}")
-
-
-def _print_groups() -> None:
-    from rlexp.config.compose import CHOICE_GROUPS, choices
-
-    print("What can be composed (rlexp list shows a line on each):")
-    for group in CHOICE_GROUPS:
-        print(f"  {group:<8} {', '.join(choices(group))}")
 
 
 # ---- bench

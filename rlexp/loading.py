@@ -13,7 +13,7 @@ from pathlib import Path
 import gymnasium as gym
 
 from rlexp.checkpoint import Checkpoint, load_checkpoint
-from rlexp.config.overrides import apply_overrides
+from rlexp.config.overrides import apply_overrides, refuse_kept
 from rlexp.config.trust import Trust, without_strangers
 from rlexp.errors import CheckpointError
 from rlexp.run_dir import RunDir
@@ -43,6 +43,8 @@ def load(
     run_dir, checkpoint = find_checkpoint(path, which)
     if not isinstance(checkpoint.tree.get("policy"), dict):
         raise CheckpointError(f"The checkpoint {checkpoint.path} holds no policy. Use one that rlexp wrote.")
+    overrides = list(overrides)
+    refuse_kept(checkpoint.config, overrides)
     config = apply_overrides(checkpoint.config, overrides)
     runner = Runner(without_strangers(config, trust), trust=trust, env_factory=env_factory)
     if runner.spec.to_dict() != checkpoint.tree.get("spec"):
@@ -56,7 +58,9 @@ def find_checkpoint(path: Path, which: str) -> tuple[RunDir | None, Checkpoint]:
         try:
             return None, load_checkpoint(path)
         except CheckpointError as error:
-            raise CheckpointError(f"{error} Of a run directory, the newest whole checkpoint is used.") from error
+            raise CheckpointError(
+                f"{error} Use another one: of a run directory, the newest whole one is taken."
+            ) from error
     run_dir = RunDir.open(path)
     checkpoint = run_dir.load(which)
     if checkpoint is None:

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 
 from rlexp.config.compose import compose
-from rlexp.config.overrides import apply_overrides, parse_override
+from rlexp.config.overrides import apply_overrides, parse_override, refuse_kept
 from rlexp.config.trust import Trust
 from rlexp.run_dir import RunDir
 from rlexp.runner import Runner
@@ -61,6 +61,7 @@ def differences(before: dict[str, Any], after: dict[str, Any], where: str = "") 
 
 def _changed(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """The config with overrides. Loggers hold no state, so they are the one group of which others can be chosen."""
+    refuse_kept(config, overrides)
     choices = [each for each in overrides if each.partition("=")[0] == "logger"]
     if choices:
         config = copy.deepcopy(config)

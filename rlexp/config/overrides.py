@@ -64,6 +64,18 @@ def takes_whole_numbers(key: str) -> bool:
     return any(schema_type(cls, name) in WHOLE for cls in REGISTRY.get(group, {}).values())
 
 
+def refuse_kept(config: dict[str, Any], overrides: Iterable[str]) -> None:
+    """Refuse overrides of what the saved run with this config must keep."""
+    for text in overrides:
+        key, _, _ = parse_override(text)
+        if key in KEPT:
+            single = f" Single settings can be changed: {key}.NAME=…" if isinstance(config.get(key), dict) else ""
+            raise ConfigError(
+                f"{text}: a saved run keeps its {key}, since {KEPT[key]}. Start a new run for that: "
+                f"rlexp {text} …{single}"
+            )
+
+
 def whole(value: Any) -> Any:
     """The value of a setting that takes whole numbers: 1e4 is one to whoever wrote it, and a float to who reads it."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -74,12 +86,6 @@ def apply_overrides(config: dict[str, Any], overrides: Iterable[str]) -> dict[st
     changed = copy.deepcopy(config)
     for text in overrides:
         key, value, add = parse_override(text)
-        if key in KEPT:
-            single = f" Single settings can be changed: {key}.NAME=…" if isinstance(changed.get(key), dict) else ""
-            raise ConfigError(
-                f"{text}: a saved run keeps its {key}, since {KEPT[key]}. Start a new run for that: "
-                f"rlexp {text} …{single}"
-            )
         *parents, leaf = key.split(".")
         node: Any = changed
         for depth, name in enumerate([*parents, leaf]):

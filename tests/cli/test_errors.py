@@ -226,7 +226,7 @@ def test_a_damaged_checkpoint_that_was_asked_for_by_name_is_refused(rlexp: Comma
     assert "step_000000000256 is damaged: policy.safetensors" in answer.err
     assert answer.err.endswith("Leave out checkpoint=… to use the newest whole one.\n")
     answer = rlexp("predict", trained / "checkpoints" / "step_000000000256")
-    assert answer.err.endswith("Of a run directory, the newest whole checkpoint is used.\n")
+    assert answer.err.endswith("Use another one: of a run directory, the newest whole one is taken.\n")
 
 
 @pytest.mark.parametrize("command", ["eval", "predict", "resume"])

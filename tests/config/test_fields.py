@@ -214,7 +214,7 @@ def test_overrides_of_a_saved_config_are_checked_like_those_of_a_new_one() -> No
     for override, message in (
         ("algo.gama=0.5", "algo.gama: the saved run has no such setting. Did you mean gamma"),
         ("foo=1", "foo: the saved run has no such setting."),
-        ("algo=sac", "algo=sac: a saved run keeps its algo, since its checkpoints fit no other"),
+        ("algo=sac", "algo is a group of settings"),
         ("algo.gamma", "'algo.gamma' is not of the form key=value"),
         ("algo.gamma=1,2", "only key=value is understood here"),
         ("~algo.gamma", "only key=value is understood here"),
