@@ -95,7 +95,7 @@ class PPO(OnPolicyAlgorithm):
 
     def policy(self, obs: Obs) -> Any:
         """π(·|s)."""
-        return self.head.dist(self.actor(obs), self.log_std)
+        return self.head.dist(self.masked(self.actor(obs), obs), self.log_std)
 
     def value(self, obs: Obs) -> Tensor:
         """V(s), [B]."""
