@@ -102,6 +102,7 @@ def _sb3(config: dict[str, Any], name: str, arguments: Settings, package: str = 
 def _sb3_replay(config: dict[str, Any]) -> Settings:
     trainer = config["trainer"]
     _refuse(config["buffer"]["n_step"] != 1, "n-step returns")
+    _refuse("alpha" in config["buffer"], "prioritized replay")
     _refuse(config["env"]["num_envs"] != 1, "several environments in a replay loop")
     return {
         "buffer_size": config["buffer"]["capacity"],
@@ -136,6 +137,8 @@ def _sb3_ppo(config: dict[str, Any]) -> Settings:
 def _sb3_dqn(config: dict[str, Any]) -> Settings:
     algo, trainer = config["algo"], config["trainer"]
     _refuse(algo["double"], "double Q-learning")
+    _refuse(algo["dueling"], "a dueling network")
+    _refuse(algo["noisy"], "a noisy network")
     updates_per_step = trainer["gradient_updates_per_step"] / trainer["train_frequency"]
     epsilon = _scheduled(algo, "epsilon")
     start, end, until = epsilon["linear"] if isinstance(epsilon, dict) else (epsilon, epsilon, 1.0)
@@ -148,6 +151,14 @@ def _sb3_dqn(config: dict[str, Any]) -> Settings:
         "max_grad_norm": algo["max_grad_norm"],
     }
     return _sb3(config, "DQN", arguments)
+
+
+def _sb3_qrdqn(config: dict[str, Any]) -> Settings:
+    algo = config["algo"]
+    _refuse(algo["kappa"] != 1, "kappa")
+    arguments = _sb3_dqn(config)["arguments"]
+    arguments["policy_kwargs"] = {**arguments.get("policy_kwargs", {}), "n_quantiles": algo["n_quantiles"]}
+    return _sb3(config, "QRDQN", arguments, package="sb3_contrib")
 
 
 def _sb3_sac(config: dict[str, Any]) -> Settings:
@@ -164,7 +175,12 @@ def _sb3_sac(config: dict[str, Any]) -> Settings:
     return _sb3(config, "SAC", arguments)
 
 
-SB3: dict[str, Callable[[dict[str, Any]], Settings]] = {"PPO": _sb3_ppo, "DQN": _sb3_dqn, "SAC": _sb3_sac}
+SB3: dict[str, Callable[[dict[str, Any]], Settings]] = {
+    "PPO": _sb3_ppo,
+    "DQN": _sb3_dqn,
+    "QRDQN": _sb3_qrdqn,
+    "SAC": _sb3_sac,
+}
 
 
 # ---- d3rlpy

@@ -57,6 +57,21 @@ WORKLOADS = (
         aim=6,
     ),
     Workload(
+        "qrdqn_cartpole",
+        "QR-DQN CartPole, 200 quantiles, batch 32, train every 4",
+        (
+            "algo=qrdqn",
+            "env=cartpole",
+            "trainer.learning_starts=100",
+            "algo.target_interval=2500",
+            "algo.schedules.epsilon.start=0.05",
+            "algo.schedules.epsilon.end=0.05",
+        ),
+        peer="sb3",
+        least=4,
+        aim=6,
+    ),
+    Workload(
         "sac_pendulum",
         "SAC Pendulum, batch 256, one update per step",
         ("algo=sac", "env=pendulum", "trainer.learning_starts=100"),

@@ -37,6 +37,13 @@ def test_sb3_gets_widths_and_number_of_critics_together():
     assert translate("sb3", config)["arguments"]["policy_kwargs"] == {"n_critics": 5, "net_arch": [32, 16]}
 
 
+def test_sb3_contrib_gets_the_number_of_quantiles():
+    settings = translate("sb3", compose(["algo=qrdqn", "env=cartpole", "model.hidden=[32]", "algo.n_quantiles=20"]))
+    assert (settings["package"], settings["class"]) == ("sb3_contrib", "QRDQN")
+    assert settings["arguments"]["policy_kwargs"] == {"n_quantiles": 20, "net_arch": [32]}
+    assert settings["arguments"]["train_freq"] == 4
+
+
 def test_d3rlpy_gets_the_same_ensemble_and_soft_targets():
     (work,) = select(["crr_offline"])
     settings = translate("d3rlpy", config_of(work, "data.npz"))
@@ -53,6 +60,10 @@ def test_d3rlpy_gets_the_same_ensemble_and_soft_targets():
         (["algo=ppo", "env.normalize_obs=true"], "normalised"),
         (["algo=dqn", "algo.double=true"], "double"),
         (["algo=dqn", "buffer.n_step=3"], "n-step"),
+        (["algo=dqn", "algo.dueling=true"], "dueling"),
+        (["algo=dqn", "algo.noisy=true"], "noisy"),
+        (["algo=dqn", "buffer=prioritized"], "prioritized"),
+        (["algo=qrdqn", "algo.kappa=0.5"], "kappa"),
         (["algo=sac", "env=pendulum", "algo.actor_learning_rate=1e-3"], "learning rates"),
         (["algo=ppo", "model.activation=elu"], "model.activation"),
         (["algo=ppo", "algo.schedules={entropy_coef:{shape:linear,end:0.1}}"], "schedule of entropy_coef"),
