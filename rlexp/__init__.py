@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rlexp.errors import RlexpError
 
 _ALGORITHMS = {  # public name -> config in conf/algo
+    "A2C": "a2c",
     "CRR": "crr",
     "DQN": "dqn",
     "DiscreteSAC": "discrete_sac",

@@ -1,5 +1,7 @@
 """The algorithms: one file each, named after the paper."""
 
+from rlexp.algos.a2c import A2C
+from rlexp.algos.actor_critic import ActorCritic
 from rlexp.algos.base import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
 from rlexp.algos.crr import CRR
 from rlexp.algos.discrete_sac import DiscreteSAC
@@ -8,4 +10,16 @@ from rlexp.algos.ppo import PPO
 from rlexp.algos.rlpd import RLPD
 from rlexp.algos.sac import SAC
 
-__all__ = ["CRR", "DQN", "PPO", "RLPD", "SAC", "Algorithm", "DiscreteSAC", "OffPolicyAlgorithm", "OnPolicyAlgorithm"]
+__all__ = [
+    "A2C",
+    "CRR",
+    "DQN",
+    "PPO",
+    "RLPD",
+    "SAC",
+    "ActorCritic",
+    "Algorithm",
+    "DiscreteSAC",
+    "OffPolicyAlgorithm",
+    "OnPolicyAlgorithm",
+]

@@ -195,8 +195,8 @@ class OnPolicyAlgorithm(Algorithm):
     def update(self, batch: Rollout) -> Update:
         """Learn from one rollout [T, N]; owns its epochs and minibatches."""
 
-    def updates_per_rollout(self, transitions: int) -> int:
-        """How many optimizer steps one rollout of so many transitions leads to."""
+    def updates_per_rollout(self, steps: int, num_envs: int) -> int:
+        """How many optimizer steps one rollout of so many steps in each environment leads to."""
         return 1
 
 

@@ -133,6 +133,23 @@ def _sb3_ppo(config: dict[str, Any]) -> Settings:
     return _sb3(config, "PPO", arguments)
 
 
+def _sb3_a2c(config: dict[str, Any]) -> Settings:
+    algo = config["algo"]
+    _refuse(algo["initial_log_std"] != 0, "initial_log_std")
+    _refuse(algo["rms_alpha"] != 0.99, "rms_alpha")
+    arguments = {
+        "learning_rate": _scheduled(algo, "learning_rate"),
+        "n_steps": config["trainer"]["rollout_steps"],
+        "gae_lambda": algo["gae_lambda"],
+        "normalize_advantage": algo["normalize_advantage"],
+        "ent_coef": algo["entropy_coef"],
+        "vf_coef": algo["value_coef"],
+        "max_grad_norm": algo["max_grad_norm"],
+        "rms_prop_eps": algo["rms_eps"],
+    }
+    return _sb3(config, "A2C", arguments)
+
+
 def _sb3_dqn(config: dict[str, Any]) -> Settings:
     algo, trainer = config["algo"], config["trainer"]
     _refuse(algo["double"], "double Q-learning")
@@ -164,7 +181,12 @@ def _sb3_sac(config: dict[str, Any]) -> Settings:
     return _sb3(config, "SAC", arguments)
 
 
-SB3: dict[str, Callable[[dict[str, Any]], Settings]] = {"PPO": _sb3_ppo, "DQN": _sb3_dqn, "SAC": _sb3_sac}
+SB3: dict[str, Callable[[dict[str, Any]], Settings]] = {
+    "A2C": _sb3_a2c,
+    "DQN": _sb3_dqn,
+    "PPO": _sb3_ppo,
+    "SAC": _sb3_sac,
+}
 
 
 # ---- d3rlpy

@@ -41,6 +41,14 @@ WORKLOADS = (
         aim=6,
     ),
     Workload(
+        "a2c_cartpole",
+        "A2C CartPole, 8 envs × 5",
+        ("algo=a2c", "env=cartpole", "env.num_envs=8"),
+        peer="sb3",
+        least=3,
+        aim=4,
+    ),
+    Workload(
         "dqn_cartpole",
         "DQN CartPole, batch 32, train every 4",
         (

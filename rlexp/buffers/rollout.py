@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlexp.config.component import component
-from rlexp.tree import ArrayTree, tree_leaves
+from rlexp.tree import ArrayTree, tree_leaves, tree_map
 from rlexp.types import Act, Obs, Rollout
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class RolloutBuffer:
             self._allocate(f"obs/{name}", leaf.shape, getattr(torch, leaf.dtype))
         self._allocate("action", spec.action.shape, getattr(torch, spec.action.dtype))
         self._allocate("value", (), torch.float32)
+        self._values_come = False  # with the acts; otherwise they are computed for the whole rollout at once
         self._extra_names: list[str] | None = None
         if extras is not None:
             self._extra_names = [name for name in extras if name != "value"]
@@ -76,7 +77,8 @@ class RolloutBuffer:
         else:
             rows["obs/"][t].copy_(obs)
         rows["action"][t].copy_(act.action)
-        rows["value"][t].copy_(act.extras["value"])
+        if self._values_come:
+            rows["value"][t].copy_(act.extras["value"])
         for name in self._extra_names or ():
             rows[f"extra/{name}"][t].copy_(act.extras[name])
         self._reward[t] = step.reward if reward is None else reward
@@ -88,26 +90,33 @@ class RolloutBuffer:
                 final = dict(tree_leaves(step.next_obs))
                 self._truncations.append((t, envs, [final[name][envs] for name in self._obs_names]))
 
-    def finish(self, value_fn: Callable[[Obs], Tensor], last_obs: Any) -> Rollout:
+    def finish(
+        self, value_fn: Callable[[Obs], Tensor], last_obs: Any, normalize: Callable[[Obs], Obs] = lambda obs: obs
+    ) -> Rollout:
         """The rollout, with V of every true next observation.
 
-        ``last_obs`` [N, …] is what would be acted on next. ``value_fn`` is called on it and, where episodes were
-        truncated, once on all their final observations [M, …] as the environments gave them (raw: normalising is
-        up to ``value_fn``). The tensors are the buffer's own and are overwritten by the next rollout.
+        ``last_obs`` [N, …] is what would be acted on next. ``value_fn`` is called on it, where episodes were
+        truncated once on all their final observations [M, …], and on the whole rollout if the acts brought no values.
+        ``normalize`` turns observations as the environments gave them into what was stored. The tensors are the
+        buffer's own and are overwritten by the next rollout.
         """
         columns = self._columns
+        leaves = {name: columns[f"obs/{name}"] for name in self._obs_names}
+        obs: Obs = leaves[""] if self._single else leaves
         value = columns["value"]
         done, terminated = (torch.from_numpy(flags).to(self._device) for flags in (self._done, self._terminated))
         next_value = torch.empty_like(value)
-        next_value[:-1] = value[1:]
         with torch.no_grad():
-            next_value[-1] = value_fn(self._to_device(last_obs))
+            if not self._values_come:
+                flat = tree_map(lambda leaf: leaf.flatten(0, 1), obs)
+                value.copy_(value_fn(flat).view(self._shape))
+            next_value[:-1] = value[1:]
+            next_value[-1] = value_fn(normalize(self._to_device(last_obs)))
             next_value.masked_fill_(done, 0.0)  # termination has no future; truncation is filled in next
             if self._truncations:
-                self._bootstrap(next_value, value_fn)
-        obs = {name: columns[f"obs/{name}"] for name in self._obs_names}
+                self._bootstrap(next_value, lambda obs: value_fn(normalize(obs)))
         return Rollout(
-            obs=obs[""] if self._single else obs,
+            obs=obs,
             action=columns["action"],
             reward=torch.from_numpy(self._reward).to(self._device),
             value=value,
@@ -122,9 +131,9 @@ class RolloutBuffer:
         steps = np.concatenate([np.full(len(envs), t) for t, envs, _ in self._truncations])
         envs = np.concatenate([envs for _, envs, _ in self._truncations])
         final = [np.concatenate(leaves) for leaves in zip(*(leaves for _, _, leaves in self._truncations))]
-        obs: ArrayTree = final[0] if self._single else dict(zip(self._obs_names, final))
+        final_obs: ArrayTree = final[0] if self._single else dict(zip(self._obs_names, final))
         index = torch.from_numpy(steps).to(self._device), torch.from_numpy(envs).to(self._device)
-        next_value[index] = value_fn(self._to_device(obs))
+        next_value[index] = value_fn(self._to_device(final_obs))
 
     def _to_device(self, tree: Any) -> Obs:
         if isinstance(tree, dict):
@@ -133,6 +142,7 @@ class RolloutBuffer:
 
     def _check_first(self, obs: Obs, act: Act) -> None:
         """Once per rollout: copy_ would convert a wrong dtype in silence."""
+        self._values_come = "value" in act.extras
         if self._extra_names is None:
             self._extra_names = [name for name in act.extras if name != "value"]
             for name in self._extra_names:

@@ -173,7 +173,7 @@ def test_the_counter_counts_optimizer_steps(name: str) -> None:
     for step in range(2):
         algo.update(data_for(algo, seed=step))
     if isinstance(algo, OnPolicyAlgorithm):
-        assert algo.updates == 2 * algo.updates_per_rollout(data_for(algo).reward.numel())
+        assert algo.updates == 2 * algo.updates_per_rollout(*data_for(algo).reward.shape)
     else:
         assert algo.updates == 2
 
