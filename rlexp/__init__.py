@@ -22,6 +22,7 @@ _ALGORITHMS = {  # public name -> config in conf/algo
     "PPO": "ppo",
     "RLPD": "rlpd",
     "SAC": "sac",
+    "TRPO": "trpo",
 }
 _OTHERS = {"Agent": "rlexp.agent", "Callback": "rlexp.callbacks", "RlexpError": "rlexp.errors"}
 

@@ -9,6 +9,7 @@ from rlexp.algos.dqn import DQN
 from rlexp.algos.ppo import PPO
 from rlexp.algos.rlpd import RLPD
 from rlexp.algos.sac import SAC
+from rlexp.algos.trpo import TRPO
 
 __all__ = [
     "A2C",
@@ -17,6 +18,7 @@ __all__ = [
     "PPO",
     "RLPD",
     "SAC",
+    "TRPO",
     "ActorCritic",
     "Algorithm",
     "DiscreteSAC",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,8 +15,8 @@ from rlexp.config.fields import Fraction, NonNegative, Positive, Static
 from rlexp.envs.spec import EnvSpec
 from rlexp.models import Model
 from rlexp.optim import RMSprop
-from rlexp.tree import tree_first, tree_map
-from rlexp.types import Act, Obs, Rollout, Update
+from rlexp.tree import tree_map
+from rlexp.types import Obs, Rollout, Update
 
 
 class A2CLoss(NamedTuple):
@@ -60,14 +60,6 @@ class A2C(ActorCritic):
         self.optimizer = RMSprop(
             self.parameters(), self.learning_rate, self.rms_alpha, self.rms_eps, max_grad_norm=self.max_grad_norm
         )
-
-    def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
-        """Sample, or take the mode; nothing else is needed before the update, which sees the same networks."""
-        policy = self.policy(obs)
-        if not explore:
-            return Act(policy.mode())
-        count, device = len(tree_first(obs)), self.device
-        return Act(policy.sample(self.head.draw_noise(count, generator=generator, device=device)))
 
     def update(self, batch: Rollout) -> Update:
         """One gradient step on the whole rollout."""

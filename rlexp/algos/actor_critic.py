@@ -13,6 +13,7 @@ from rlexp.buffers.returns import gae
 from rlexp.config.fields import Fraction, Static
 from rlexp.envs.spec import EnvSpec
 from rlexp.models import Activation, Model, NetDefaults, policy_distribution
+from rlexp.tree import tree_first
 from rlexp.types import Act, Obs, Rollout
 
 
@@ -50,13 +51,15 @@ class ActorCritic(OnPolicyAlgorithm):
         return self.critic(obs).squeeze(-1)
 
     def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
-        """Sample with log-probability and value, or take the mode."""
+        """Sample, or take the mode; values and probabilities wait for the whole rollout, where they cost less."""
         policy = self.policy(obs)
         if not explore:
             return Act(policy.mode())
-        value = self.value(obs)
-        action = policy.sample(self.head.draw_noise(len(value), generator=generator, device=value.device))
-        return Act(action, extras={"log_prob": policy.log_prob(action), "value": value})
+        return Act(self.sample(policy, len(tree_first(obs)), generator))
+
+    def sample(self, policy: Any, count: int, generator: torch.Generator) -> Tensor:
+        """An action from each of ``count`` policies."""
+        return policy.sample(self.head.draw_noise(count, generator=generator, device=self.device))
 
     def advantages(self, batch: Rollout) -> tuple[Tensor, Tensor]:
         """A and the returns that V should predict, [T, N]."""

@@ -16,7 +16,7 @@ from rlexp.envs.spec import EnvSpec
 from rlexp.models import Model
 from rlexp.optim import Adam
 from rlexp.tree import tree_map
-from rlexp.types import Obs, Rollout, Update
+from rlexp.types import Act, Obs, Rollout, Update
 
 
 class PPOLoss(NamedTuple):
@@ -81,6 +81,15 @@ class PPO(ActorCritic):
         self.build_networks(spec, model)
         parameters = self.parameters()
         self.optimizer = Adam(parameters, self.learning_rate, eps=1e-5, max_grad_norm=self.max_grad_norm)
+
+    def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
+        """Sample with log-probability and value, or take the mode."""
+        policy = self.policy(obs)
+        if not explore:
+            return Act(policy.mode())
+        value = self.value(obs)
+        action = self.sample(policy, len(value), generator)
+        return Act(action, extras={"log_prob": policy.log_prob(action), "value": value})
 
     def update(self, batch: Rollout) -> Update:
         """Epochs of minibatches over one rollout."""

@@ -150,6 +150,25 @@ def _sb3_a2c(config: dict[str, Any]) -> Settings:
     return _sb3(config, "A2C", arguments)
 
 
+def _sb3_trpo(config: dict[str, Any]) -> Settings:
+    algo = config["algo"]
+    _refuse(algo["initial_log_std"] != 0, "initial_log_std")
+    arguments = {
+        "learning_rate": _scheduled(algo, "learning_rate"),
+        "n_steps": config["trainer"]["rollout_steps"],
+        "batch_size": algo["minibatch_size"],
+        "n_critic_updates": algo["value_epochs"],
+        "gae_lambda": algo["gae_lambda"],
+        "normalize_advantage": algo["normalize_advantage"],
+        "target_kl": algo["target_kl"],
+        "cg_max_steps": algo["cg_iterations"],
+        "cg_damping": algo["cg_damping"],
+        "line_search_max_iter": algo["line_search_steps"],
+        "line_search_shrinking_factor": algo["line_search_shrink"],
+    }
+    return _sb3(config, "TRPO", arguments, package="sb3_contrib")
+
+
 def _sb3_dqn(config: dict[str, Any]) -> Settings:
     algo, trainer = config["algo"], config["trainer"]
     _refuse(algo["double"], "double Q-learning")
@@ -186,6 +205,7 @@ SB3: dict[str, Callable[[dict[str, Any]], Settings]] = {
     "DQN": _sb3_dqn,
     "PPO": _sb3_ppo,
     "SAC": _sb3_sac,
+    "TRPO": _sb3_trpo,
 }
 
 

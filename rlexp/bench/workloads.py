@@ -49,6 +49,14 @@ WORKLOADS = (
         aim=4,
     ),
     Workload(
+        "trpo_cartpole",
+        "TRPO CartPole, 8 envs × 256",
+        ("algo=trpo", "env=cartpole", "env.num_envs=8", "trainer.rollout_steps=256"),
+        peer="sb3",
+        least=2,
+        aim=3,
+    ),
+    Workload(
         "dqn_cartpole",
         "DQN CartPole, batch 32, train every 4",
         (

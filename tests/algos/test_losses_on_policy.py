@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rlexp.algos.a2c import a2c_loss
 from rlexp.algos.actor_critic import explained_variance
+from rlexp.algos.trpo import conjugate_gradient, flat, move_to, trpo_loss, unflat
 
 
 def t(*values: float) -> Tensor:
@@ -30,3 +31,29 @@ def test_explained_variance_is_one_less_the_share_of_the_residual() -> None:
     assert explained_variance(t(1.0, 2.0), t(1.0, 3.0)).item() == pytest.approx(0.75)
     assert explained_variance(t(2.0, 2.0), t(1.0, 3.0)).item() == pytest.approx(0.0)  # their mean explains nothing
     assert math.isfinite(explained_variance(t(1.0, 2.0), t(1.0, 1.0)).item())  # returns that are all alike
+
+
+def test_trpo_weighs_probability_ratios_by_advantages() -> None:
+    # ratios 2 and ½, advantages 3 and −2: −(6 − 1) / 2
+    loss = trpo_loss(t(math.log(0.8), math.log(0.1)), t(math.log(0.4), math.log(0.2)), t(3.0, -2.0))
+    assert loss.item() == pytest.approx(-2.5)
+
+
+def test_conjugate_gradient_solves_a_small_system_and_then_stands_still() -> None:
+    # [[4, 1], [1, 3]] x = [1, 2] has the solution [1/11, 7/11], found in two iterations
+    matrix = torch.tensor([[4.0, 1.0], [1.0, 3.0]])
+    for iterations in (2, 3, 30):
+        x = conjugate_gradient(lambda v: matrix @ v, t(1.0, 2.0), iterations)
+        torch.testing.assert_close(x, t(1 / 11, 7 / 11))
+    assert torch.equal(conjugate_gradient(lambda v: matrix @ v, torch.zeros(2), 5), torch.zeros(2))
+
+
+def test_parameters_become_one_vector_and_move_by_fractions_of_it() -> None:
+    parameters = [torch.zeros(2, 2), torch.tensor(1.0)]
+    vector = flat([torch.arange(4.0).view(2, 2), torch.tensor(9.0)])
+    assert vector.tolist() == [0, 1, 2, 3, 9]
+    moves = unflat(vector, parameters)
+    assert moves[0].tolist() == [[0, 1], [2, 3]]
+    move_to(parameters, [torch.ones(2, 2), torch.tensor(1.0)], moves, torch.tensor(0.5))
+    assert parameters[0].tolist() == [[1, 1.5], [2, 2.5]]
+    assert parameters[1].item() == 5.5

@@ -30,6 +30,16 @@ def test_sb3_gets_the_settings_of_a2c():
     assert (given["ent_coef"], given["rms_prop_eps"], given["normalize_advantage"]) == (0.01, 1e-4, False)
 
 
+def test_sb3_contrib_gets_the_settings_of_trpo():
+    (work,) = select(["trpo_cartpole"])
+    settings = translate("sb3", config_of(work, more=["algo.cg_damping=0.01", "algo.value_epochs=7"]))
+    given = settings["arguments"]
+    assert (settings["package"], settings["class"]) == ("sb3_contrib", "TRPO")
+    assert (given["n_steps"], given["batch_size"], given["n_critic_updates"]) == (256, 128, 7)
+    assert (given["target_kl"], given["cg_max_steps"], given["cg_damping"]) == (0.01, 15, 0.01)
+    assert (given["line_search_max_iter"], given["line_search_shrinking_factor"]) == (10, 0.8)
+
+
 def test_sb3_counts_the_target_interval_in_steps_not_updates():
     overrides = ["algo=dqn", "env=cartpole", "algo.target_interval=128"]
     every = {"train_frequency": 256, "gradient_updates_per_step": 128}
