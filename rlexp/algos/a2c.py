@@ -50,9 +50,7 @@ class A2C(ActorCritic):
     normalize_advantage: bool = False  # zero mean and unit deviation within each rollout
     max_grad_norm: Positive = 0.5  # gradients are scaled down to this norm
     rms_alpha: Annotated[Fraction, Static()] = 0.99  # decay of RMSprop's mean square
-    rms_eps: Annotated[Positive, Static()] = (
-        1e-5  # added to RMSprop's root; larger than usual, which keeps early steps small
-    )
+    rms_eps: Annotated[Positive, Static()] = 1e-5  # added to RMSprop's root; keeps early steps small
 
     def build(self, spec: EnvSpec, model: Model) -> None:
         """Separate actor and critic under one optimizer."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlexp.algos.base import CONTINUOUS, DISCRETE, MULTI_BINARY, MULTI_DISCRETE, OnPolicyAlgorithm
 from rlexp.buffers.returns import gae
@@ -30,12 +30,16 @@ class ActorCritic(OnPolicyAlgorithm):
     def build_networks(self, spec: EnvSpec, model: Model) -> None:
         """Actor, critic, and the deviation of continuous actions, which does not depend on the state."""
         self.head = policy_distribution(spec.action)
-        self.actor = model.build(spec, self.head.out, defaults=self.network, out_gain=0.01)
-        self.critic = model.build(spec, 1, defaults=self.network, out_gain=1.0)
+        self.actor: Any = self.build_network(spec, model, self.head.out, 0.01)
+        self.critic: Any = self.build_network(spec, model, 1, 1.0)
         self.log_std = torch.full((self.head.out,), self.initial_log_std) if self.head.needs_log_std else None
 
         if self.log_std is not None:
             self.log_std.requires_grad_()
+
+    def build_network(self, spec: EnvSpec, model: Model, out: int, out_gain: float) -> nn.Module:
+        """One of the two networks."""
+        return model.build(spec, out, defaults=self.network, out_gain=out_gain)
 
     def parameters(self) -> list[tuple[str, Tensor]]:
         """Everything to be trained, by name."""

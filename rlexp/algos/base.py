@@ -35,6 +35,7 @@ class Algorithm(ABC):
     loops: ClassVar[frozenset[str]]  # trainers it can learn in
     actions: ClassVar[frozenset[str]]  # action spaces it can act in
     unit_actions: ClassVar[bool] = False  # acts in [-1, 1]; the framework rescales to the bounds of the space
+    carry_size = 0  # numbers that it remembers of each episode; set by build where it is recurrent
 
     gamma: Fraction = 0.99  # discount of future reward
     schedules: dict[str, Any] = field(default_factory=dict)  # numeric fields that change over the run
@@ -68,15 +69,18 @@ class Algorithm(ABC):
 
     @abstractmethod
     def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
-        """Actions for a batch of observations; ``carry`` is whatever this returned last time, None at first."""
+        """Actions for a batch of observations; ``carry`` is what this returned last time, None at first.
+
+        Where the algorithm is recurrent it is a tensor [N, carry_size] whose zeros are the start of an episode.
+        """
 
     @abstractmethod
     def update(self, batch: Any) -> Update:
         """Learn from a :class:`Batch` (on-policy: a whole :class:`Rollout`)."""
 
-    def reset_carry(self, carry: Any, ended: Tensor) -> Any:
+    def reset_carry(self, carry: Tensor | None, ended: Tensor) -> Tensor | None:
         """The carry with the rows whose episode ended set to the start of an episode; ``ended`` is bool [N]."""
-        return carry
+        return None if carry is None else carry.masked_fill(ended.to(carry.device).unsqueeze(-1), 0.0)
 
     def noise(self, *shape: int) -> Tensor:
         """Standard normal noise from the algorithm's own generator, drawn outside of the compiled phases."""
@@ -189,7 +193,7 @@ class OnPolicyAlgorithm(Algorithm):
 
     @abstractmethod
     def value(self, obs: Obs) -> Tensor:
-        """V(s) for a batch of observations, [B]."""
+        """V(s) for a batch of observations, [B]; a recurrent algorithm also takes the carry before them."""
 
     @abstractmethod
     def update(self, batch: Rollout) -> Update:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rlexp.algos.actor_critic import ActorCritic, explained_variance
+from rlexp.algos.losses import weighted_mean
 from rlexp.compiling import phase
 from rlexp.config.component import component
 from rlexp.config.fields import Count, NonNegative, Positive
@@ -37,20 +38,24 @@ def ppo_loss(
     returns: Tensor,
     clip_range: Any,  # a number, or a 0-dim tensor where it is scheduled
     value_clip: Any = None,
+    weight: Tensor | None = None,
 ) -> PPOLoss:
-    """Clipped surrogate −E[min(ρ A, clip(ρ, 1 ± ε) A)] with ρ = π/π_old, and the value error; all inputs [B]."""
+    """Clipped surrogate −E[min(ρ A, clip(ρ, 1 ± ε) A)] with ρ = π/π_old, and the value error; all inputs [B].
+
+    ``weight``, of mean 1, says how much each row counts; None: all the same.
+    """
     log_ratio = log_prob - old_log_prob
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
-    policy = -torch.minimum(ratio * advantage, clipped * advantage).mean()
+    policy = -weighted_mean(torch.minimum(ratio * advantage, clipped * advantage), weight)
     error = (value - returns).square()
     if value_clip is not None:
         near = old_value + (value - old_value).clamp(-value_clip, value_clip)
         error = torch.maximum(error, (near - returns).square())
     with torch.no_grad():
-        approx_kl = (ratio - 1 - log_ratio).mean()  # low-variance, never negative (Schulman, 2020)
-        clip_fraction = ((ratio - 1).abs() > clip_range).float().mean()
-    return PPOLoss(policy, error.mean(), approx_kl, clip_fraction)
+        approx_kl = weighted_mean(ratio - 1 - log_ratio, weight)  # low-variance, never negative (Schulman, 2020)
+        clip_fraction = weighted_mean(((ratio - 1).abs() > clip_range).float(), weight)
+    return PPOLoss(policy, weighted_mean(error, weight), approx_kl, clip_fraction)
 
 
 METRICS = ("loss/policy", "loss/value", "policy/entropy", "policy/approx_kl", "policy/clip_fraction", "loss/grad_norm")

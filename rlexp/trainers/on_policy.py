@@ -48,7 +48,8 @@ class OnPolicy(Trainer):
             self.record_episodes(step.episodes)
         self.env_steps += self.rollout_steps * collector.num_envs
         assert isinstance(self.algo, OnPolicyAlgorithm)
-        rollout = self.buffer.finish(self.algo.value, policy.tensor(collector.obs), policy.normalized)
+        last_obs = policy.tensor(collector.obs)
+        rollout = self.buffer.finish(self.algo.value, last_obs, policy.normalized, collector.carry)
         self.learn(rollout)
 
     def planned_updates(self, algo: Any, num_envs: int) -> int:

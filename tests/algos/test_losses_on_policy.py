@@ -11,6 +11,7 @@ from torch import Tensor
 from rlexp.algos.a2c import a2c_loss
 from rlexp.algos.actor_critic import explained_variance
 from rlexp.algos.trpo import conjugate_gradient, flat, move_to, trpo_loss, unflat
+from rlexp.contrib.recurrent_ppo import cut_sequences, masked_normalize, recurrent_ppo_loss
 
 
 def t(*values: float) -> Tensor:
@@ -57,3 +58,31 @@ def test_parameters_become_one_vector_and_move_by_fractions_of_it() -> None:
     move_to(parameters, [torch.ones(2, 2), torch.tensor(1.0)], moves, torch.tensor(0.5))
     assert parameters[0].tolist() == [[1, 1.5], [2, 2.5]]
     assert parameters[1].item() == 5.5
+
+
+def test_recurrent_ppo_averages_over_real_steps_only() -> None:
+    # real: ratios 2 (clipped to 1.2) and ½ with advantages 1 and 1; value errors 4 and 0. The rest is padding.
+    mask = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    log_prob = torch.tensor([[math.log(2.0), 5.0], [math.log(0.5), -3.0]])
+    value, returns = torch.tensor([[1.0, 9.0], [2.0, 9.0]]), torch.tensor([[3.0, -9.0], [2.0, 0.0]])
+    nothing, advantage = torch.zeros(2, 2), torch.tensor([[1.0, 8.0], [1.0, -8.0]])
+    loss = recurrent_ppo_loss(log_prob, nothing, advantage, value, nothing, returns, mask, 0.2)
+    assert loss.policy.item() == pytest.approx(-(1.2 + 0.5) / 2)
+    assert loss.value.item() == pytest.approx(2.0)
+    assert loss.clip_fraction.item() == pytest.approx(1.0)
+    # ρ − 1 − log ρ: 1 − log 2 and −½ + log 2, their mean ¼
+    assert loss.approx_kl.item() == pytest.approx(0.25)
+
+
+def test_masked_normalize_sees_real_steps_only() -> None:
+    found = masked_normalize(t(1.0, 3.0, 100.0, 5.0), t(1.0, 1.0, 0.0, 1.0))
+    torch.testing.assert_close(found[[0, 1, 3]], t(-1.0, 0.0, 1.0))  # mean 3, deviation 2
+    assert math.isfinite(masked_normalize(t(1.0, 2.0), t(1.0, 0.0))[0].item())
+
+
+def test_sequences_follow_environments_and_are_padded_at_the_end() -> None:
+    # step t of environment n is 10 t + n; five steps in sequences of two
+    rollout = 10 * torch.arange(5)[:, None] + torch.arange(2)
+    assert cut_sequences(rollout, 2).tolist() == [[0, 10], [1, 11], [20, 30], [21, 31], [40, 0], [41, 0]]
+    assert cut_sequences(rollout, 5).tolist() == [[0, 10, 20, 30, 40], [1, 11, 21, 31, 41]]
+    assert cut_sequences(torch.zeros(4, 3, 7), 2).shape == (6, 2, 7)
