@@ -104,10 +104,15 @@ class Agent:
         finally:
             evaluator.close()
 
-    def predict(self, obs: Any, *, deterministic: bool = True) -> Any:
-        """The action for one observation, or a list of actions for several."""
+    def predict(self, obs: Any, *, deterministic: bool = True, reset: bool = False) -> Any:
+        """The action for one observation, or a list of actions for several.
+
+        ``reset``: they begin new episodes. A recurrent policy remembers those before; to others it makes no difference.
+        """
         if self._predictor is None:
             self._predictor = Predictor(self._runner.env, self.policy, self.config["seed"])
+        if reset:
+            self._predictor.reset()
         return self._predictor(obs, deterministic=deterministic)
 
     def save(self, path: Path | str) -> Path:

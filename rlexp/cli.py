@@ -288,7 +288,7 @@ def evaluate(arguments: list[str]) -> int:
 
 
 def predict(arguments: list[str]) -> int:
-    """Answer every observation on standard input with one line of action."""
+    """Answer every observation on standard input with one line of action; an empty line begins a new episode."""
     from rlexp.options import PredictOptions, read_options
 
     path, rest = _run_argument("predict", arguments)
@@ -304,7 +304,8 @@ def predict(arguments: list[str]) -> int:
     policy = loaded.runner.policy(loaded.checkpoint.tree["policy"], loaded.checkpoint.path)
     predictor = Predictor(loaded.runner.env, policy, options.seed)
     for number, line in enumerate(getattr(sys.stdin, "buffer", sys.stdin), start=1):
-        if not line.strip():
+        if not line.strip():  # a new episode
+            predictor.reset()
             continue
         try:
             observation = json.loads(line)

@@ -40,7 +40,9 @@ def small(name: str, steps: int = 64, *more: str) -> list[str]:
     env = "cartpole" if "discrete" in cls.actions else "pendulum"
     given = [f"env={env}", *QUICK, *unscheduled(getattr(rlexp, name).algo)]
     if "on_policy" in cls.loops:
-        given += [f"trainer.total_steps={steps}", "trainer.rollout_steps=32", "algo.minibatch_size=16", "algo.epochs=2"]
+        given += [f"trainer.total_steps={steps}", "trainer.rollout_steps=32"]
+        wanted = {"minibatch_size": 16, "epochs": 2}
+        given += [f"algo.{key}={value}" for key, value in wanted.items() if key in cls.__dataclass_fields__]
     elif "offline" in cls.loops:
         given += [f"trainer.total_updates={steps}", "trainer.batch_size=8", "dataset.size=100"]
     else:

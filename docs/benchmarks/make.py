@@ -29,15 +29,22 @@ TARGETS = {  # preset: least return, budget, what the budget counts
     "iqn_cartpole": (475, 80_000, "steps"),
     "rainbow_cartpole": (475, 80_000, "steps"),
     "discrete_sac_cartpole": (475, 80_000, "steps"),
+    "a2c_cartpole": (475, 300_000, "steps"),
+    "trpo_cartpole": (475, 100_000, "steps"),
+    "recurrent_ppo_cartpole_masked": (450, 300_000, "steps"),
+    "ppo_cartpole_masked": (200, 300_000, "steps"),
     "ppo_acrobot": (-100, 300_000, "steps"),
     "dqn_acrobot": (-100, 300_000, "steps"),
     "ppo_lunar_lander": (200, 1_000_000, "steps"),
     "dqn_lunar_lander": (200, 1_000_000, "steps"),
     "ppo_pendulum": (-250, 200_000, "steps"),
+    "trpo_pendulum": (-250, 200_000, "steps"),
     "sac_pendulum": (-200, 20_000, "steps"),
     "rlpd_pendulum": (-200, 10_000, "steps"),
     "crr_pendulum": (-250, 30_000, "updates"),
 }
+
+FAIL = {"ppo_cartpole_masked"}  # presets that show what cannot be learned so: their return stays below the figure
 
 INTRO = """\
 # Benchmarks
@@ -107,11 +114,13 @@ def page(results: list[dict[str, Any]]) -> str:
         least, budget, unit = TARGETS[name]
         finals = [run["eval"]["return_mean"] for run in runs]
         median = statistics.median(finals)
-        met = "yes" if median >= least and max(run["spent"] for run in runs) <= budget * 1.02 else "**missed**"
+        as_said = (median < least) if name in FAIL else (median >= least)
+        met = "yes" if as_said and max(run["spent"] for run in runs) <= budget * 1.02 else "**missed**"
+        target = f"{'<' if name in FAIL else '≥'} {least} in {budget:,} {unit}"
         seconds = statistics.median(run["wall_time_s"] for run in runs)
         each = ", ".join(f"{value:.1f}" for value in finals)
         lines.append(
-            f"| `{name}` | {runs[0]['env']} | ≥ {least} in {budget:,} {unit} | **{median:.1f}** | {each} | {len(runs)} "
+            f"| `{name}` | {runs[0]['env']} | {target} | **{median:.1f}** | {each} | {len(runs)} "
             f"| {runs[0]['spent']:,} {unit} | {seconds:.0f} s | {met} |"
         )
     episodes = sorted({run["eval"]["episodes"] for run in results})

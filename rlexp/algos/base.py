@@ -39,6 +39,7 @@ class Algorithm(ABC):
     reserved: ClassVar[frozenset[str]] = frozenset(  # attributes that setup() sets: no setting may be called so
         {"spec", "device", "autocast", "updates", "generator", "scheduled", "compiled"}
     )
+    carry_size = 0  # numbers that it remembers of each episode; set by build where it is recurrent
 
     gamma: Fraction = 0.99  # discount of future reward
     schedules: dict[str, Any] = field(default_factory=dict)  # numeric fields that change over the run
@@ -72,15 +73,18 @@ class Algorithm(ABC):
 
     @abstractmethod
     def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
-        """Actions for a batch of observations; ``carry`` is whatever this returned last time, None at first."""
+        """Actions for a batch of observations; ``carry`` is what this returned last time, None at first.
+
+        Where the algorithm is recurrent it is a tensor [N, carry_size] whose zeros are the start of an episode.
+        """
 
     @abstractmethod
     def update(self, batch: Any) -> Update:
         """Learn from a :class:`Batch` (on-policy: a whole :class:`Rollout`)."""
 
-    def reset_carry(self, carry: Any, ended: Tensor) -> Any:
+    def reset_carry(self, carry: Tensor | None, ended: Tensor) -> Tensor | None:
         """The carry with the rows whose episode ended set to the start of an episode; ``ended`` is bool [N]."""
-        return carry
+        return None if carry is None else carry.masked_fill(ended.to(carry.device).unsqueeze(-1), 0.0)
 
     def masked(self, values: Tensor, obs: Obs) -> Tensor:
         """Values or logits of the actions [..., A], those of the impossible ones far below all others."""
@@ -204,14 +208,14 @@ class OnPolicyAlgorithm(Algorithm):
 
     @abstractmethod
     def value(self, obs: Obs) -> Tensor:
-        """V(s) for a batch of observations, [B]."""
+        """V(s) for a batch of observations, [B]; a recurrent algorithm also takes the carry before them."""
 
     @abstractmethod
     def update(self, batch: Rollout) -> Update:
         """Learn from one rollout [T, N]; owns its epochs and minibatches."""
 
-    def updates_per_rollout(self, transitions: int) -> int:
-        """How many optimizer steps one rollout of so many transitions leads to."""
+    def updates_per_rollout(self, steps: int, num_envs: int) -> int:
+        """How many optimizer steps one rollout of so many steps in each environment leads to."""
         return 1
 
 

@@ -19,6 +19,7 @@ from rlexp.models.distributions import (
 from rlexp.models.encoders import Encoder, EncoderKind
 from rlexp.models.layers import MLP, Activation, Norm, linear
 from rlexp.models.network import Net, NetDefaults, Network
+from rlexp.models.recurrent import Recurrence, Recurrent
 
 if TYPE_CHECKING:
     from rlexp.envs.spec import EnvSpec
@@ -65,6 +66,8 @@ __all__ = [
     "Network",
     "Norm",
     "PolicyHead",
+    "Recurrence",
+    "Recurrent",
     "SquashedGaussian",
     "linear",
     "policy_distribution",

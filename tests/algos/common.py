@@ -26,7 +26,12 @@ CPU = torch.device("cpu")
 ALGOS = sorted(choices("algo"))
 LOOPS = (ON_POLICY, REPLAY, OFFLINE, MIXED)
 KINDS = ("discrete", "continuous", "multi_discrete", "multi_binary")
-SMALL = {"minibatch_size": 10, "epochs": 2, "target_interval": 3}  # for the algorithms that have such a field
+SMALL = {
+    "minibatch_size": 10,
+    "epochs": 2,
+    "target_interval": 3,
+    "sequence_length": 4,
+}  # for the algorithms that have such a field
 QUIET = ["compile=false", "threads=1", "progress=none", "device=cpu", "model.hidden=[16]"]
 INTERVALS = ["trainer.log_interval=20", "trainer.eval_interval=60", "trainer.checkpoint_interval=40"]
 
@@ -178,12 +183,12 @@ def random_rollout(algo: OnPolicyAlgorithm, steps: int = 10, num_envs: int = 2, 
     buffer = RolloutBuffer()
     buffer.build(algo.spec, num_envs, steps)
     obs, following = random_steps(algo.spec, steps, num_envs, seed)
-    generator = torch.Generator().manual_seed(seed)
+    generator, carry = torch.Generator().manual_seed(seed), None
     for t, step in enumerate(following):
-        act = algo.act(as_tensors(obs), None, explore=True, generator=generator)
+        act = algo.act(as_tensors(obs), carry, explore=True, generator=generator)
         buffer.add(t, as_tensors(obs), act, step)
-        obs = step.obs
-    return buffer.finish(algo.value, as_tensors(obs))
+        obs, carry = step.obs, algo.reset_carry(act.carry, torch.from_numpy(step.terminated | step.truncated))
+    return buffer.finish(algo.value, as_tensors(obs), last_carry=carry)
 
 
 def data_for(algo: Algorithm, seed: int = 0, rows: int = 8) -> Any:

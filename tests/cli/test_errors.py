@@ -33,11 +33,11 @@ MISTAKES = {
     "algo=rlpd env=pendulum algo.n_target_critics=5": "algo: n_target_critics=5 must not be more than n_critics=2",
     # an algorithm in the wrong place
     "algo=sac env=cartpole": "algo=sac acts in continuous action spaces, but CartPole-v1 has a discrete one. "
-    "For CartPole-v1 choose algo=discrete_sac or ",
+    "For CartPole-v1 choose algo=",
     "algo=dqn env=pendulum": "algo=dqn acts in discrete action spaces, but Pendulum-v1 has a continuous one. "
-    "For Pendulum-v1 choose algo=crr or algo=ppo or ",
+    "For Pendulum-v1 choose algo=",
     f"algo=dqn env=gym env.id={COUNTING} +env.kwargs={{action:multi_binary}}": "algo=dqn acts in discrete action "
-    "spaces, but tests.counting:Counting-v0 has a multi_binary one. For tests.counting:Counting-v0 choose algo=ppo.",
+    "spaces, but tests.counting:Counting-v0 has a multi_binary one. For tests.counting:Counting-v0 choose algo=",
     f"algo=sac env=gym env.id={COUNTING} +env.kwargs={{action:unbounded}}": "algo=sac squashes its actions into the "
     "bounds of the action space, but tests.counting:Counting-v0 has none. Give a bound with env.action_limit=…",
     "algo=ppo trainer=offline": "algo=ppo cannot learn in the offline loop. Use trainer=on_policy.",

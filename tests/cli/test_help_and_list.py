@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -63,7 +64,7 @@ def test_list_shows_own_configs(rlexp: Command, tmp_path: Path, monkeypatch: pyt
     (tmp_path / "algo").mkdir()
     (tmp_path / "algo" / "mine.yaml").write_text("# @package _global_\n# My own idea\n")
     monkeypatch.setenv("RLEXP_CONFIG_DIR", str(tmp_path))
-    assert "mine          My own idea" in rlexp("list", "algo").out
+    assert re.search(r"^mine +My own idea$", rlexp("list", "algo").out, re.MULTILINE)
 
 
 def test_list_shows_the_configs_of_a_folder(rlexp: Command, tmp_path: Path) -> None:
