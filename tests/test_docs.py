@@ -70,6 +70,12 @@ def test_the_benchmark_page_is_rendered_from_the_results() -> None:
     make = script(folder / "make.py")
     results = json.loads((folder / "results.json").read_text())
     assert (folder / "README.md").read_text() == make.page(results)
+    assert make.TABLE.read_text() == make.algorithms(results)
+
+
+def test_the_speed_page_is_rendered_from_the_measurements() -> None:
+    make = script(ROOT / "docs" / "speed" / "make.py")
+    assert make.PAGE.read_text() == make.render(make.load())
 
 
 def test_every_preset_with_a_promise_has_a_result() -> None:
