@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import shutil
+import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,8 +38,8 @@ def acting(method: F) -> F:
     return method
 
 
-def phase(method: F) -> F:
-    """Mark a method of an algorithm as a part of its update that can be compiled, and run in lower precision."""
+def lowered(method: F) -> F:
+    """Run a method of an algorithm in the precision of its updates."""
 
     @functools.wraps(method)
     def run(self: Any, *args: Any) -> Any:
@@ -47,8 +48,14 @@ def phase(method: F) -> F:
         with torch.autocast(self.device.type, dtype=self.autocast):
             return method(self, *args)
 
-    run.__phase__ = "update"  # type: ignore[attr-defined]
     return run  # type: ignore[return-value]
+
+
+def phase(method: F) -> F:
+    """Mark a method of an algorithm as a part of its update that can be compiled, and run in lower precision."""
+    run = lowered(method)
+    run.__phase__ = "update"  # type: ignore[attr-defined]
+    return run
 
 
 def phases_of(cls: type, kind: str | None = None) -> dict[str, Callable[..., Any]]:
@@ -116,12 +123,16 @@ class CompiledPhase:
 # small networks. They do nothing but put the tensors in order: so the first call is watched, and later ones repeat it.
 
 
+_WATCHING = threading.RLock()
+
+
 @contextmanager
 def _watched_graphs() -> Iterator[list[tuple[Any, list[Any], Any]]]:
-    """Notes (graph, inputs, outputs) of every call of an Inductor graph."""
+    """Notes (graph, inputs, outputs) of every call of an Inductor graph; one watcher at a time."""
     from torch._inductor.output_code import CompiledFxGraph
 
     calls: list[tuple[Any, list[Any], Any]] = []
+    _WATCHING.acquire()
     original = CompiledFxGraph.__call__
 
     def watched(graph: Any, inputs: Any) -> Any:
@@ -135,6 +146,7 @@ def _watched_graphs() -> Iterator[list[tuple[Any, list[Any], Any]]]:
         yield calls
     finally:
         CompiledFxGraph.__call__ = original  # type: ignore[method-assign]
+        _WATCHING.release()
 
 
 def _shortcut(
@@ -154,6 +166,8 @@ def _shortcut(
     if any(isinstance(value, Tensor) and value.untyped_storage().data_ptr() in memory for value in state):
         return None  # a view of an input, made anew on every call
     made = {id(output): i for i, output in enumerate(outputs)}
+    if not {key for key, i in made.items() if isinstance(outputs[i], Tensor)} <= {id(leaf) for leaf in _leaves(result)}:
+        return None  # something is done with the others outside of the graph
     kept = {id(value): value for value in state if isinstance(value, Tensor)}
     try:
         rebuild = _builder(result, made, kept)
@@ -205,7 +219,7 @@ def _small_products() -> Any:
     class SmallProducts(CustomGraphPass):
         def __call__(self, graph: torch.fx.Graph) -> None:
             for node in list(graph.nodes):
-                if node.target not in (aten.mm.default, aten.addmm.default):
+                if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs:
                     continue
                 *bias, left, right = node.args
                 rows, inner = left.meta["val"].shape
@@ -247,11 +261,17 @@ def _fresh_copy(function: Callable[..., Any]) -> Callable[..., Any]:
     return functools.update_wrapper(copy, function)
 
 
+def _leaves(value: Any) -> list[Tensor]:
+    leaves: list[Tensor] = []
+    _flatten(value, leaves, [])
+    return leaves
+
+
 def _flatten(value: Any, leaves: list[Tensor], signature: list[Any]) -> None:
-    """The tensors of a nest; and their shapes, dtypes and devices with everything else, hashable."""
+    """The tensors of a nest; and their shapes, strides, dtypes and devices with everything else, hashable."""
     if isinstance(value, Tensor):
         leaves.append(value)
-        signature += (value.shape, value.dtype, value.device)
+        signature += (value.shape, value.stride(), value.dtype, value.device)
     elif isinstance(value, dict):
         signature.append(len(value))
         for key, child in value.items():

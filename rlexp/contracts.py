@@ -65,6 +65,10 @@ def check_kinds(
     check_kind("trainer", "trainer", trainer)
     if not isinstance(buffer, (ReplayBuffer, RolloutBuffer)):
         raise ConfigError(f"buffer: {_name(buffer)} must derive from {_path(ReplayBuffer)}. {GUIDE}")
+    if isinstance(buffer, ReplayBuffer):
+        for name in ("build", "add", "sample", "gather", "state_dict", "load_state_dict"):
+            if not _fits(getattr(buffer, name), getattr(ReplayBuffer, name)):
+                raise ConfigError(f"buffer: {_name(buffer)}.{name} must be {_method(ReplayBuffer, name)}")
     if dataset is not None:
         check_kind("dataset", "dataset", dataset)
     for name, logger in loggers.items():

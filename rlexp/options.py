@@ -62,7 +62,8 @@ chooses other loggers. Its groups, seed and name stay what they are.""",
     PredictOptions: """\
 rlexp predict RUN [OPTION=VALUE…] [KEY=VALUE…]    answer observations with actions
 
-Reads one observation (or a list of several) as JSON from each line of standard input and writes one line of action.""",
+Reads one observation (or a list of several) as JSON from each line of standard input and writes one line of action.
+An empty line begins a new episode, for policies that remember the one before.""",
     EvalOptions: """\
 rlexp eval RUN [OPTION=VALUE…] [KEY=VALUE…]       play episodes with the trained policy
 

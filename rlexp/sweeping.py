@@ -144,7 +144,10 @@ class _Sweep:
         problems = []
         for number, (overrides, label) in enumerate(zip(self.planned, labels)):
             try:
-                self.task.jobs.append(Job(label, self._check_job(number, overrides)))
+                path = self._check_job(number, overrides)
+                if any(job.path == path for job in self.task.jobs):
+                    raise RunError(f"{short_path(path)} is the folder of another job, too. Change hydra.sweep.subdir.")
+                self.task.jobs.append(Job(label, path))
             except RlexpError as error:
                 problems.append(f"{label}: {error}")
         if problems:
@@ -183,6 +186,8 @@ class _Sweep:
             self.sweeper.sweep(arguments=self.arguments)
             ended = True
         except OSError as error:
+            if error.filename is None:
+                raise
             raise RunError(f"{error.filename} cannot be made: {error.strerror}. Choose another name=…") from error
         except HydraException as error:  # of a sweeper that makes up its jobs
             raise explain(error, self.arguments) from error
@@ -193,6 +198,10 @@ class _Sweep:
 
     def _close(self, without_run: str) -> int:
         """Show how every job ended, read from their directories, since a launcher may run them anywhere."""
+        if not self.task.planned and not self.task.jobs:  # a launcher ran them in other processes
+            self.task.jobs = [Job(Path(run["name"]).name, Path(run["name"])) for run in find_runs([self.folder])]
+            if not self.task.jobs:
+                return 1
         rows = []
         for job in self.task.jobs:
             (run,) = find_runs([job.path]) or [{"status": without_run}]

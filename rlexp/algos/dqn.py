@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from inspect import signature
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -15,6 +16,7 @@ from rlexp.compiling import acting, phase
 from rlexp.config.component import component
 from rlexp.config.fields import Count, Fraction, Positive, Static, Structure
 from rlexp.envs.spec import EnvSpec
+from rlexp.errors import ConfigError
 from rlexp.models import Model, NetDefaults
 from rlexp.models.target import TargetNetwork
 from rlexp.optim import Adam
@@ -86,8 +88,14 @@ class DQN(OffPolicyAlgorithm):
 
     def net(self, spec: EnvSpec, model: Model, out: int | None) -> nn.Module:
         """A network of the model, noisy or not."""
-        noisy: dict[str, Any] = {"noisy": self.noisy_sigma} if self.noisy else {}
-        return model.build(spec, out, defaults=self.network, **noisy)
+        if not self.noisy:
+            return model.build(spec, out, defaults=self.network)
+        if "noisy" not in signature(model.build).parameters:
+            raise ConfigError(
+                f"algo.noisy needs a model with noisy weights, but build() of {type(model).__name__} takes no `noisy`. "
+                "Use model=auto, or algo.noisy=false."
+            )
+        return model.build(spec, out, defaults=self.network, noisy=self.noisy_sigma)  # type: ignore[call-arg]
 
     # ---- what a network predicts: the seams of the family
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from rlexp.algos.actor_critic import ActorCritic, explained_variance
 from rlexp.algos.losses import weighted_mean
-from rlexp.compiling import phase
+from rlexp.buffers.rollout import in_parts
+from rlexp.compiling import lowered, phase
 from rlexp.config.component import component
 from rlexp.config.fields import Count, NonNegative, Positive
 from rlexp.envs.spec import EnvSpec
@@ -104,7 +105,7 @@ class PPO(ActorCritic):
         """The rollout [T, N, …] as what minibatches are drawn from: T·N rows."""
         obs, action = tree_map(lambda leaf: leaf.flatten(0, 1), batch.obs), batch.action.flatten(0, 1)
         with torch.no_grad():
-            log_prob = self.policy(obs).log_prob(action)
+            log_prob = in_parts(self.log_prob, obs, action)
         data = {
             "action": action,
             "log_prob": log_prob,
@@ -113,6 +114,11 @@ class PPO(ActorCritic):
             "returns": returns.flatten(),
         }
         return obs, data
+
+    @lowered
+    def log_prob(self, obs: Obs, action: Tensor) -> Tensor:
+        """log π(a|s), [B], as updates compute it: before the first one the ratio is 1."""
+        return self.policy(obs).log_prob(action)
 
     def minibatches(self, steps: int, num_envs: int) -> list[Tensor]:
         """The rows of every minibatch of every epoch."""

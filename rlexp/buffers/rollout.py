@@ -11,14 +11,26 @@ import torch
 from torch import Tensor
 
 from rlexp.config.component import component
-from rlexp.tree import ArrayTree, tree_leaves, tree_map
+from rlexp.tree import ArrayTree, tree_first, tree_leaves, tree_map
 from rlexp.types import Act, Obs, Rollout
 
 if TYPE_CHECKING:
     from rlexp.envs.spec import EnvSpec
     from rlexp.envs.vector import VecStep
 
+ROWS_AT_ONCE = 8_192  # through a network, so that long rollouts of images need no memory for all of them
+
 Columns = Mapping[str, tuple[tuple[int, ...], str]]  # name -> (shape of one row, dtype)
+
+
+def in_parts(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
+    """``function`` of observations and tensors [B, …], of so many rows at a time."""
+    rows = len(tree_first(inputs[0]))
+    if rows <= ROWS_AT_ONCE:
+        return function(*inputs)
+    starts = range(0, rows, ROWS_AT_ONCE)
+    cut = [[tree_map(lambda t, i=i: t[i : i + ROWS_AT_ONCE], each) for each in inputs] for i in starts]
+    return torch.cat([function(*part) for part in cut])
 
 
 @component("buffer", "rollout")
@@ -120,8 +132,12 @@ class RolloutBuffer:
 
         with torch.no_grad():
             if not self._values_come:
+                if last_carry is not None:
+                    raise ValueError(
+                        "a recurrent algorithm must give the value of each step with the act: extras['value']"
+                    )
                 flat = tree_map(lambda leaf: leaf.flatten(0, 1), obs)
-                value.copy_(value_fn(flat).view(self._shape))
+                value.copy_(in_parts(value_fn, flat).view(self._shape))
             next_value[:-1] = value[1:]
             next_value[-1] = value_of(last_obs, last_carry)
             next_value.masked_fill_(done, 0.0)  # termination has no future; truncation is filled in next

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
@@ -15,6 +16,7 @@ from rlexp.envs.locate import find_registration
 from rlexp.errors import ConfigError, EnvError
 
 EnvFactory = Callable[[], gym.Env]
+_WORDS = ("true", "false", "null", "inf", "nan")  # which Hydra reads as something else than text
 KEYWORDS = tuple(f.name for f in fields(Root) if f.name not in (*GROUPS, "logger"))  # seed, name, device, …
 
 
@@ -92,8 +94,8 @@ def _registered(text: str) -> bool:
 def _quoted(value: Any) -> str:
     """A value as Hydra's grammar has it."""
     if isinstance(value, str):
-        escaped = value.replace("'", r"\'")
-        return value if value.replace("_", "").replace("-", "").isalnum() else f"'{escaped}'"
+        escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), value)
+        return value if re.fullmatch(r"[A-Za-z][A-Za-z_-]*", value) and value.lower() not in _WORDS else f"'{escaped}'"
     if isinstance(value, (list, tuple)):
         return f"[{','.join(map(_quoted, value))}]"
     return "null" if value is None else str(value)

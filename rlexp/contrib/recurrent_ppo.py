@@ -151,9 +151,12 @@ class RecurrentPPO(PPO):
         outputs, _ = self.actor(time_major, actor_state, part["starts"].T)
         value, _ = self.critic(time_major, critic_state, part["starts"].T)
         policy = self.head.dist(self.masked(outputs.transpose(0, 1), obs), self.log_std)
+        log_prob = policy.log_prob(part["action"])
+        # Where there is nothing the ratio is 1: exp of anything else might overflow, and no mask hides ∞ · 0.
+        old_log_prob = torch.where(mask.bool(), part["log_prob"], log_prob.detach())
         loss = recurrent_ppo_loss(
-            policy.log_prob(part["action"]),
-            part["log_prob"],
+            log_prob,
+            old_log_prob,
             advantage,
             value.squeeze(-1).T,
             part["value"],

@@ -123,7 +123,9 @@ class GymEnv:
     def _recipe(self) -> _Recipe:
         settings = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
         registered = not self.factory and ":" not in self.id
-        return _Recipe(type(self), settings, self.factory, find_registration(self.id) if registered else None)
+        self.spec()  # finds out where masks are
+        registration = find_registration(self.id) if registered else None
+        return _Recipe(type(self), settings, self.factory, registration, self._mask)
 
 
 @dataclass
@@ -134,12 +136,13 @@ class _Recipe:
     settings: dict[str, Any]
     factory: Callable[[], gym.Env] | None
     registration: Any  # the id's entry in the registry, which this process may have got from an import of the user's
+    mask: str | None  # where the environment keeps its action mask
 
     def __call__(self) -> gym.Env:
         if self.registration is not None:
             gym.registry.setdefault(self.registration.id, self.registration)
         env = self.component(**self.settings)
-        env.factory = self.factory
+        env.factory, env._mask = self.factory, self.mask
         return env.make()
 
 

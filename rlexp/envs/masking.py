@@ -15,18 +15,19 @@ from gymnasium import spaces
 from rlexp.envs.spec import MASK
 from rlexp.errors import EnvError
 
-METHOD, INFO = "method", "info"  # where an environment keeps its mask: `action_masks()`, or `info["action_mask"]`
+# Where an environment keeps its mask: `action_masks()`, `info["action_mask"]`, or the observation itself.
+METHOD, INFO, OBSERVATION = "method", "info", "observation"
 
 
 def mask_source(env: gym.Env) -> str | None:
-    """Where the environment says which actions are possible; None if it does not, or if observations have it already.
+    """Where the environment says which actions are possible; None if it does not.
 
     Resets the environment, because only then it is seen what ``info`` holds.
     """
     if not isinstance(env.action_space, (spaces.Discrete, spaces.MultiDiscrete)):
         return None
     if isinstance(env.observation_space, spaces.Dict) and MASK in env.observation_space.spaces:
-        return None
+        return OBSERVATION if env.observation_space[MASK].shape == (sum(action_sizes(env.action_space)),) else None
     if env.has_wrapper_attr("action_masks") and callable(env.get_wrapper_attr("action_masks")):
         return METHOD
     try:
@@ -34,6 +35,11 @@ def mask_source(env: gym.Env) -> str | None:
     except Exception:
         return None  # it is told where it is met in earnest
     return INFO if MASK in info else None
+
+
+def action_sizes(space: spaces.Discrete | spaces.MultiDiscrete) -> list[int]:
+    """How many values each variable of an action has."""
+    return [int(space.n)] if isinstance(space, spaces.Discrete) else list(map(int, space.nvec.ravel()))
 
 
 class MaskInObservation(gym.Wrapper):
@@ -45,8 +51,9 @@ class MaskInObservation(gym.Wrapper):
     def __init__(self, env: gym.Env, source: str) -> None:
         super().__init__(env)
         space = env.action_space
-        self._sizes = [int(space.n)] if isinstance(space, spaces.Discrete) else list(map(int, space.nvec.ravel()))  # type: ignore[attr-defined]
+        self._sizes = action_sizes(space)  # type: ignore[arg-type]
         self._ask = env.get_wrapper_attr("action_masks") if source == METHOD else None
+        self._observed = source == OBSERVATION
         inner = env.observation_space
         self._is_dict = isinstance(inner, spaces.Dict)
         parts = dict(inner.spaces) if isinstance(inner, spaces.Dict) else {"obs": inner}
@@ -63,7 +70,7 @@ class MaskInObservation(gym.Wrapper):
         return self._with_mask(obs, info, ended=bool(terminated)), reward, terminated, truncated, info
 
     def _with_mask(self, obs: Any, info: dict[str, Any], *, ended: bool) -> dict[str, Any]:
-        mask = self._ask() if self._ask is not None else info.get(MASK)
+        mask = obs[MASK] if self._observed else info.get(MASK) if self._ask is None else self._ask()
         if mask is None:
             if not ended:
                 raise EnvError(f"{self._name}: info holds no {MASK!r}, though it did at first; give it at every step.")

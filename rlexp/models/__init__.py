@@ -44,7 +44,6 @@ class Model(Protocol):
         action_dim: int = 0,
         ensemble: int | None = None,
         out_gain: float | None = None,
-        noisy: float | None = None,
     ) -> nn.Module:
         """A fresh network with its own parameters; ``defaults`` holds for whatever the model does not set itself."""
         ...

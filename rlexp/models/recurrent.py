@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from rlexp.models.cells import gru, gru_forward, lstm, lstm_forward
 from rlexp.models.layers import Init, linear
-from rlexp.tree import tree_map
+from rlexp.tree import tree_first, tree_map
 
 if TYPE_CHECKING:
     from rlexp.types import Obs
@@ -60,7 +60,9 @@ class Recurrent(nn.Module):
         ``carry`` ``[B, carry_size]`` is the state before them; where ``starts`` ``[L, B]`` is True, an episode begins.
         """
         cell, size = self.cell, self.size
-        x = functional.linear(self.encoder(obs), cell.weight_ih, cell.bias_ih).float()  # all steps at once
+        steps, rows = tree_first(obs).shape[:2]
+        features = self.encoder(tree_map(lambda leaf: leaf.flatten(0, 1), obs)).unflatten(0, (steps, rows))
+        x = functional.linear(features, cell.weight_ih, cell.bias_ih).float()  # all steps at once
         keep = x.new_ones(*x.shape[:2], 1) if starts is None else (~starts).unsqueeze(-1).to(x.dtype)
         learning = torch.is_grad_enabled()  # where nobody asks for gradients, an operator would cost more than its work
         if self.kind is Recurrence.lstm:
