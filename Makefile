@@ -28,6 +28,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 
 $(INSTALLED): pyproject.toml constraints.txt
+	@echo "Installing rlexp and its dependencies into $(VENV), once: this may take some minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $(INSTALLED)

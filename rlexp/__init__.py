@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rlexp.errors import RlexpError
 
 _ALGORITHMS = {  # public name -> config in conf/algo
+    "A2C": "a2c",
     "C51": "c51",
     "CRR": "crr",
     "DQN": "dqn",
@@ -24,8 +25,11 @@ _ALGORITHMS = {  # public name -> config in conf/algo
     "QRDQN": "qrdqn",
     "RLPD": "rlpd",
     "Rainbow": "rainbow",
+    "RecurrentPPO": "recurrent_ppo",
     "SAC": "sac",
+    "TRPO": "trpo",
 }
+_CONTRIB = {"RecurrentPPO"}  # those that live in rlexp.contrib
 _OTHERS = {"Agent": "rlexp.agent", "Callback": "rlexp.callbacks", "RlexpError": "rlexp.errors"}
 
 __all__ = ["Agent", "Callback", "RlexpError", *_ALGORITHMS, *(f"{name}Algorithm" for name in _ALGORITHMS)]
@@ -40,7 +44,8 @@ def __getattr__(name: str) -> Any:
         algorithm = __getattr__(f"{name}Algorithm")
         value = agent_class(_ALGORITHMS[name], name, algorithm.__doc__)
     elif name.removesuffix("Algorithm") in _ALGORITHMS:
-        value = getattr(importlib.import_module("rlexp.algos"), name.removesuffix("Algorithm"))
+        algorithm = name.removesuffix("Algorithm")
+        value = getattr(importlib.import_module(f"rlexp.{'contrib' if algorithm in _CONTRIB else 'algos'}"), algorithm)
     else:
         raise AttributeError(f"module 'rlexp' has no attribute {name!r}")
     globals()[name] = value  # the next access finds it directly

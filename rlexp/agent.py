@@ -1,19 +1,19 @@
 """The Python side: one class per algorithm, all with the same lifecycle.
 
-agent = PPO("env=cartpole", "algo.clip_range=0.1")
-agent.learn(); agent.evaluate(episodes=20); agent.predict(obs); agent.save(path)
-agent = PPO.load(path); agent.resume()
+agent = PPO("algo.clip_range=0.1", env="cartpole", seed=3)
+agent.learn(); agent.evaluate(episodes=20); agent.predict(obs)
+agent.save(path); agent = PPO.load(path)        # the policy, to act with
+agent = PPO.load(run_dir); agent.resume()       # the run, to go on with
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import gymnasium as gym
-
 from rlexp.checkpoint import Checkpoint, save_checkpoint
+from rlexp.config.arguments import EnvFactory, check_factory, overrides_of
 from rlexp.config.compose import compose, register
 from rlexp.config.trust import EVERYTHING, Trust, trusting
 from rlexp.errors import ConfigError, EnvError, RunError
@@ -24,20 +24,21 @@ from rlexp.prediction import Predictor
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
 
-EnvFactory = Callable[[], gym.Env]
-
 
 class Agent:
     """An algorithm with everything around it. Use the named classes: ``from rlexp import PPO, SAC, …``."""
 
     algo: ClassVar[str | None] = None  # name of the config in conf/algo; None: whatever the overrides choose
 
-    def __init__(self, *overrides: str, env: EnvFactory | None = None) -> None:
-        """Compose from overrides as on the command line; ``env`` is a function that makes a Gymnasium environment."""
-        given = [*([f"algo={self.algo}"] if self.algo else []), *overrides]
-        if env is not None:
-            given += ["env=gym", f"env.id={getattr(env, '__name__', type(env).__name__).strip('<>')}"]
-        self._begin(compose(given), EVERYTHING, env)
+    def __init__(self, *overrides: str, env: str | EnvFactory | None = None, **settings: Any) -> None:
+        """Compose from overrides as on the command line.
+
+        ``env`` is a choice of ``rlexp list``, a Gymnasium id, or a function that makes an environment; ``settings`` are
+        those at the top of a config: seed, name, device, compile, threads, precision, progress.
+        """
+        register()
+        given = overrides_of(type(self).__name__, overrides, env, settings, self.algo)
+        self._begin(compose(given), EVERYTHING, None if isinstance(env, str) else env)
         if self.algo and self._runner.algo_name != self.algo:
             raise ConfigError(
                 f"{type(self).__name__} cannot be made with algo={self._runner.algo_name}. Use rlexp.Agent(…) for that."
@@ -55,11 +56,21 @@ class Agent:
         self._policy: Policy | None = None
         self._predictor: Predictor | None = None
 
+    def __repr__(self) -> str:
+        state = "untrained"
+        if self.run_dir is not None:
+            state = f"run {self.run_dir}"
+        elif self._checkpoint is not None:
+            state = f"policy {self._checkpoint.path}"
+        runner = self._runner
+        return f"<{type(self).__name__}: {runner.algo_name} in {runner.spec.id}, seed {runner.seed}, {state}>"
+
     # ---- lifecycle
 
     def learn(self, run_dir: Path | str | None = None) -> Self:
         """Train from the beginning; ``run_dir`` is a new directory, by default ``outputs/<name>``."""
-        if self.run_dir is not None or self._checkpoint is not None:
+        self._refuse_policy_file()
+        if self.run_dir is not None:
             raise RunError("This agent has been trained already. Continue with resume(), or make a new agent.")
         path = Path(run_dir or Path("outputs") / self.config["name"]).absolute()
         runner = Runner(self.config, trust=self._trust, env_factory=self._env_factory)
@@ -72,12 +83,13 @@ class Agent:
         return self
 
     def resume(self, *overrides: str) -> Self:
-        """Continue an interrupted run, or extend a completed one: ``agent.resume("trainer.total_steps=200_000")``."""
+        """Continue a run exactly where it stopped, or extend it: ``agent.resume("trainer.total_steps=200_000")``.
+
+        The run is the one that :meth:`learn` made, or a run directory given to :meth:`load`.
+        """
+        self._refuse_policy_file()
         if self.run_dir is None:
-            raise RunError(
-                "There is no run to resume: call learn() first, or load a run directory. (A checkpoint made by save() "
-                "holds the policy to act with, not the run.)"
-            )
+            raise RunError("There is no run to resume yet: call learn() first.")
         self.summary = resume_run(self.run_dir, overrides, trust=self._trust, env_factory=self._env_factory)
         loaded = load(self.run_dir, trust=self._trust, env_factory=self._env_factory)
         self.config, self._checkpoint = loaded.checkpoint.config, loaded.checkpoint
@@ -92,14 +104,22 @@ class Agent:
         finally:
             evaluator.close()
 
-    def predict(self, obs: Any, *, deterministic: bool = True) -> Any:
-        """The action for one observation, or a list of actions for several."""
+    def predict(self, obs: Any, *, deterministic: bool = True, reset: bool = False) -> Any:
+        """The action for one observation, or a list of actions for several.
+
+        ``reset``: they begin new episodes. A recurrent policy remembers those before; to others it makes no difference.
+        """
         if self._predictor is None:
             self._predictor = Predictor(self._runner.env, self.policy, self.config["seed"])
+        if reset:
+            self._predictor.reset()
         return self._predictor(obs, deterministic=deterministic)
 
     def save(self, path: Path | str) -> Path:
-        """Write the present policy, with its config and normalisers, as a checkpoint directory of its own."""
+        """Write the present policy, with its config and normalisers, as a checkpoint directory of its own.
+
+        It is for acting: evaluate and predict. To train further, keep the run directory: ``load(run_dir).resume()``.
+        """
         tree = {"policy": self.policy.state_dict(), "spec": self._runner.spec.to_dict()}
         return save_checkpoint(Path(path).absolute(), tree, self.config)
 
@@ -107,7 +127,12 @@ class Agent:
     def load(
         cls, path: Path | str, *, checkpoint: str = "last", trust: Iterable[str] = (), env: EnvFactory | None = None
     ) -> Self:
-        """Open a run directory or a saved checkpoint; ``trust`` names packages of yours that it may execute."""
+        """Open a run directory, to act or to resume, or what :meth:`save` wrote, to act.
+
+        ``trust`` names packages of yours that it may execute; ``env`` is the function that made the environment, if one
+        did.
+        """
+        check_factory(f"{cls.__name__}.load", env)
         register()
         try:
             loaded = load(path, which=checkpoint, trust=trusting(trust), env_factory=env)
@@ -132,6 +157,13 @@ class Agent:
             saved = self._checkpoint
             self._policy = self._runner.policy(saved.tree["policy"], saved.path) if saved else self._runner.policy()
         return self._policy
+
+    def _refuse_policy_file(self) -> None:
+        if self.run_dir is None and self._checkpoint is not None:
+            raise RunError(
+                f"{self._checkpoint.path} holds a policy to act with, not a run, so it cannot be trained further. "
+                "Load the run's directory (outputs/…) and call resume() to continue exactly."
+            )
 
     def _adopt(self, runner: Runner) -> None:
         """Go on with the policy that a run has just trained."""

@@ -43,10 +43,6 @@ CHECKPOINT, CONFIG, CHECKSUMS = "checkpoint.json", "config.yaml", "checksums.jso
 _SEGMENT = re.compile(r"[A-Za-z][A-Za-z0-9_]*-\d+-\d+\.safetensors")  # the dashes keep it apart from a key's file
 _OURS = re.compile(r"checkpoint\.json|config\.yaml|checksums\.json|[\w-]+\.safetensors|\..*")
 
-_ADVICE = (
-    "Name another with checkpoint=…, or leave it to `rlexp resume`: it uses the newest whole checkpoint of the run."
-)
-
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
@@ -244,7 +240,7 @@ def verify_checkpoint(path: Path | str) -> set[str]:
     path = Path(path)
     if not os.path.isdir(path):
         aside = f" An older one of that name is at {set_aside(path)}." if os.path.isdir(set_aside(path)) else ""
-        raise CheckpointError(f"There is no checkpoint at {path}.{aside} {_ADVICE}")
+        raise CheckpointError(f"There is no checkpoint at {path}.{aside}")
     sums = _read_sums(path)
     try:
         for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
@@ -253,7 +249,7 @@ def verify_checkpoint(path: Path | str) -> set[str]:
             if entry.name not in sums and entry.name != CHECKSUMS and not entry.name.startswith("."):
                 raise _damaged(path, entry.name, "does not belong to it: remove the file if you put it there")
     except OSError as error:
-        raise CheckpointError(f"The checkpoint {path} cannot be read: {files.reason(error)}. {_ADVICE}") from None
+        raise CheckpointError(f"The checkpoint {path} cannot be read: {files.reason(error)}.") from None
     for name, expected in sums.items():
         try:
             found = _sum_of(path / name, expected["bytes"])
@@ -269,7 +265,7 @@ def verify_checkpoint(path: Path | str) -> set[str]:
 
 
 def _damaged(path: Path, name: str, cause: str) -> CheckpointError:
-    return CheckpointError(f"The checkpoint {path} is damaged: {name} {cause}. {_ADVICE}")
+    return CheckpointError(f"The checkpoint {path} is damaged: {name} {cause}.")
 
 
 def _check_memory(path: Path) -> None:

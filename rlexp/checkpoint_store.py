@@ -89,7 +89,10 @@ class CheckpointStore:
 
     def _first_whole(self, which: Path | str, attempt: Callable[[Path], T]) -> T | None:
         if which not in ("last", "best"):
-            return attempt(self._named(which))
+            try:
+                return attempt(self._named(which))
+            except CheckpointError as error:
+                raise CheckpointError(f"{error} Leave out checkpoint=… to use the newest whole one.") from error
         candidates = self._candidates(str(which))
         problems: list[str] = []
         while candidates:
@@ -108,8 +111,11 @@ class CheckpointStore:
                 _log.warning("%s Using %s instead.", problem, path.name)
             return found
         if problems:
+            instead = ", or use checkpoint=last" if which == "best" else ""
             raise CheckpointError(
-                f"The checkpoint '{which}' in {self.path} cannot be used:\n- " + "\n- ".join(problems)
+                f"The checkpoint '{which}' in {self.path} cannot be used:\n- "
+                + "\n- ".join(problems)
+                + f"\nRestore it from a copy of the run{instead}."
             )
         return None
 

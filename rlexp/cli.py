@@ -5,34 +5,16 @@ Importing torch takes seconds, so it happens only inside the commands that need 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlexp.errors import ConfigError, RlexpError, RunError
-
-HELP = """\
-rlexp: reinforcement-learning experiments composed from configs
-
-  rlexp [train] algo=NAME env=NAME KEY=VALUE…     train; every field can be overridden
-  rlexp --multirun algo=ppo,dqn seed=1,2,3        one run for every combination
-  rlexp resume RUN [checkpoint=last|best] [KEY=VALUE…]
-                                                  continue a run exactly where it stopped
-  rlexp eval RUN [episodes=20 deterministic=true checkpoint=last|best seed=0 render=false]
-  rlexp predict RUN [deterministic=true checkpoint=last|best]
-                                                  observations as JSON lines in, actions out
-  rlexp list [algo|env|model|buffer|trainer|dataset|logger|zoo|runs]
-  rlexp bench speed|startup|solve|scaling|profile [--against sb3,d3rlpy]
-                                                  measure this machine; rlexp bench --help
-
-RUN is a run directory or one of its checkpoints. A first run:  rlexp algo=ppo env=cartpole
-Show a composed config without running it:                      rlexp algo=ppo env=cartpole --cfg job
-A folder of your own configs beside rlexp's:                    rlexp --config-dir DIR algo=MINE
-"""
+from rlexp.errors import ConfigError, RlexpError, RunError, UnknownEnvError
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -41,16 +23,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         code = dispatch(arguments)
     except RlexpError as error:
-        from rlexp.loggers.format import printable
-
-        print(f"error: {printable(str(error))}", file=sys.stderr)
-        code = 1
+        code = _tell(error)
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     sys.exit(code)
+
+
+def _tell(error: RlexpError) -> int:
+    from rlexp.loggers.format import printable
+
+    print(f"error: {printable(str(error))}", file=sys.stderr)
+    return 1
 
 
 def dispatch(arguments: list[str]) -> int:
@@ -65,8 +51,9 @@ def dispatch(arguments: list[str]) -> int:
     }
     wants_help = arguments[:1] != ["bench"] and not {"-h", "--help"}.isdisjoint(arguments)  # bench has its own
     if not arguments or wants_help or arguments == ["help"]:
-        print(HELP)
-        _print_groups()
+        from rlexp.usage import print_usage
+
+        print_usage(arguments[0] if arguments else "")
         return 0
     if arguments[0] == "--version":
         from importlib.metadata import version
@@ -91,26 +78,29 @@ def train(arguments: list[str]) -> int:
     import hydra
     from omegaconf import DictConfig
 
-    from rlexp.config.compose import COMPOSITION_ERRORS, explain, register, search_path_overrides, without_null
+    from rlexp.config.compose import COMPOSITION_ERRORS, explain, for_hydra, register, search_path_overrides
 
     sys.path.append(os.getcwd())  # a user's own targets are importable from here, behind everything that is installed
     register()
     folders, rest = _hydra_flags(arguments)
+    if _show_job(rest, folders):
+        return 0
+    given = [*search_path_overrides(folders), *for_hydra(rest)]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors of composing reach us instead of being printed by Hydra
+    if _asks_for_sweep(rest):
+        return _sweep(given)
     began = False  # whatever is raised from then on is no error of composing
-    problems: list[str] = []
+    problem: RlexpError | None = None
 
-    def job(config: DictConfig) -> float | None:
-        """One run. Errors are kept, not raised: the other jobs of a sweep go on, and Hydra adds no noise."""
-        nonlocal began
+    def job(config: DictConfig) -> None:
+        """The run. An error is kept, not raised: Hydra would add noise."""
+        nonlocal began, problem
         began = True
         try:
-            return _train_one(config, arguments)
+            _train_one(config, arguments)
         except RlexpError as error:
-            problems.append(f"{_sweep_label()}{error}")
-            return None
+            problem = error
 
-    given = [*search_path_overrides(folders), *without_null(rest)]
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors of composing reach us instead of being printed by Hydra
     sys.argv = ["rlexp", *given]
     try:
         hydra.main(version_base="1.3", config_path="pkg://rlexp.conf", config_name="config")(job)()
@@ -127,9 +117,46 @@ def train(arguments: list[str]) -> int:
         return stop.code
     except SystemExit as stop:  # Hydra's own flags, used wrongly
         return 1 if stop.code else 0
-    for problem in problems:
-        print(f"error: {problem}", file=sys.stderr)
-    return 1 if problems else 0
+    return 0 if problem is None else _tell(problem)
+
+
+def _show_job(arguments: Sequence[str], folders: Sequence[str]) -> bool:
+    """``--cfg job``: show the config as a run would keep it. Hydra would show every schedule that nobody has begun."""
+    from omegaconf import OmegaConf
+
+    from rlexp.config.compose import compose
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--cfg", "-c", nargs="?")  # Hydra says what is wrong with a flag that lacks its value
+    parser.add_argument("--package", "-p", nargs="?")
+    parser.add_argument("--resolve", action="store_true")  # it is in any case
+    flags, overrides = parser.parse_known_args(arguments)
+    if flags.cfg != "job" or any(each.startswith("-") for each in overrides):
+        return False
+    config = OmegaConf.create(compose(overrides, folders))
+    if flags.package and OmegaConf.select(config, flags.package) is None:
+        raise ConfigError(f"--package {flags.package}: there is no such part of the config.")
+    shown = OmegaConf.select(config, flags.package) if flags.package else config
+    print(OmegaConf.to_yaml(shown).rstrip() if OmegaConf.is_config(shown) else shown)
+    return True
+
+
+MULTIRUN = ("--multirun", "-m", "hydra.mode=MULTIRUN")
+
+
+def _asks_for_sweep(arguments: Sequence[str]) -> bool:
+    """Whether jobs are to be run, not only shown (--multirun --cfg job)."""
+    others = [each for each in arguments if each.startswith("-") and each not in MULTIRUN]
+    return not others and not set(MULTIRUN).isdisjoint(arguments)
+
+
+def _sweep(given: Sequence[str]) -> int:
+    from rlexp.sweeping import run_sweep
+
+    try:
+        return run_sweep([each for each in given if each not in MULTIRUN], _train_in)
+    except SignalExit as stop:
+        return stop.code
 
 
 HYDRA_FLAGS = ("--multirun", "-m", "--cfg", "-c", "--resolve", "--package", "-p", "--info", "-i", "--run", "-r",
@@ -137,7 +164,7 @@ HYDRA_FLAGS = ("--multirun", "-m", "--cfg", "-c", "--resolve", "--package", "-p"
 CONFIG_DIR_FLAGS = ("--config-dir", "-cd")
 
 
-def _hydra_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+def _hydra_flags(arguments: Sequence[str], allowed: Sequence[str] = HYDRA_FLAGS) -> tuple[list[str], list[str]]:
     """The folders of --config-dir, and the other arguments; Hydra would answer an unknown flag with its own usage."""
     from rlexp.config.messages import suggest
 
@@ -147,21 +174,12 @@ def _hydra_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         flag, equals, value = argument.partition("=")
         if flag in CONFIG_DIR_FLAGS:
             folders.append(value if equals else next(waiting, ""))
-        elif flag.startswith("-") and flag not in HYDRA_FLAGS:
-            known = [each for each in (*HYDRA_FLAGS, *CONFIG_DIR_FLAGS) if each.startswith("--")]
+        elif flag.startswith("-") and flag not in allowed:
+            known = [each for each in (*allowed, *CONFIG_DIR_FLAGS) if each.startswith("--")]
             raise ConfigError(f"{flag}: no such option.{suggest(flag, known)}")
         else:
             rest.append(argument)
     return folders, rest
-
-
-def _sweep_label() -> str:
-    """Which job of a sweep a message is about."""
-    from hydra.core.hydra_config import HydraConfig
-    from hydra.types import RunMode
-
-    job = HydraConfig.get()
-    return f"{' '.join(job.overrides.task)}: " if job.mode == RunMode.MULTIRUN else ""
 
 
 class SignalExit(BaseException):
@@ -171,24 +189,24 @@ class SignalExit(BaseException):
         self.code = 128 + signal_number
 
 
-def _train_one(config: Any, arguments: Sequence[str]) -> float | None:
+def _train_one(config: Any, arguments: Sequence[str]) -> None:
     from hydra.core.hydra_config import HydraConfig
-    from hydra.types import RunMode
 
     from rlexp.config.compose import plain_config
+
+    _train_in(plain_config(config), Path(HydraConfig.get().runtime.output_dir), ["rlexp", *arguments])
+
+
+def _train_in(config: dict[str, Any], path: Path, command: Sequence[str], group: str | None = None) -> dict[str, Any]:
+    """Train in a directory; ``group`` is the sweep that the run belongs to."""
     from rlexp.runner import Runner
 
-    job = HydraConfig.get()
-    path = Path(job.runtime.output_dir)
-    sweeping = job.mode == RunMode.MULTIRUN
     try:
-        runner = Runner(plain_config(config))
-        command = ["rlexp", *(job.overrides.task if sweeping else arguments)]
-        summary = _until_signal(lambda: runner.train(path, command, group=path.parent.name if sweeping else None))
+        runner = Runner(config)
+        return _until_signal(lambda: runner.train(path, command, group=group))  # type: ignore[no-any-return]
     except BaseException:
         _remove_if_empty(path)
         raise
-    return summary["eval"]["return_mean"] if summary["eval"] else None
 
 
 def _until_signal(run: Callable[[], Any]) -> Any:
@@ -226,15 +244,16 @@ def resume(arguments: list[str]) -> int:
     from rlexp.resuming import resume_run
 
     try:
-        _until_signal(
-            lambda: resume_run(
-                path,
-                overrides,
-                trust=trusting(options.trust),
-                checkpoint=options.checkpoint,
-                command=["rlexp", "resume", *arguments],
+        with _opening(path):
+            _until_signal(
+                lambda: resume_run(
+                    path,
+                    overrides,
+                    trust=trusting(options.trust),
+                    checkpoint=options.checkpoint,
+                    command=["rlexp", "resume", *arguments],
+                )
             )
-        )
     except SignalExit as stop:
         return stop.code
     return 0
@@ -252,7 +271,8 @@ def evaluate(arguments: list[str]) -> int:
     from rlexp.loading import load
     from rlexp.loggers.tables import print_evaluation
 
-    loaded = load(path, which=options.checkpoint, overrides=overrides, trust=trusting(options.trust))
+    with _opening(path):
+        loaded = load(path, which=options.checkpoint, overrides=overrides, trust=trusting(options.trust))
     runner = loaded.runner
     evaluator = Evaluator(runner.env, render_mode="human" if options.render else None)
     try:
@@ -268,7 +288,7 @@ def evaluate(arguments: list[str]) -> int:
 
 
 def predict(arguments: list[str]) -> int:
-    """Answer every observation on standard input with one line of action."""
+    """Answer every observation on standard input with one line of action; an empty line begins a new episode."""
     from rlexp.options import PredictOptions, read_options
 
     path, rest = _run_argument("predict", arguments)
@@ -279,11 +299,13 @@ def predict(arguments: list[str]) -> int:
     from rlexp.loading import load
     from rlexp.prediction import Predictor
 
-    loaded = load(path, which=options.checkpoint, overrides=overrides, trust=trusting(options.trust))
+    with _opening(path):
+        loaded = load(path, which=options.checkpoint, overrides=overrides, trust=trusting(options.trust))
     policy = loaded.runner.policy(loaded.checkpoint.tree["policy"], loaded.checkpoint.path)
     predictor = Predictor(loaded.runner.env, policy, options.seed)
     for number, line in enumerate(getattr(sys.stdin, "buffer", sys.stdin), start=1):
-        if not line.strip():
+        if not line.strip():  # a new episode
+            predictor.reset()
             continue
         try:
             observation = json.loads(line)
@@ -305,7 +327,22 @@ def _json_action(action: Any) -> Any:
 def _run_argument(command: str, arguments: list[str]) -> tuple[Path, list[str]]:
     if not arguments or "=" in arguments[0]:
         raise ConfigError(f"rlexp {command} needs a run directory or checkpoint first: rlexp {command} outputs/NAME")
-    return Path(arguments[0]), arguments[1:]
+    path = Path(arguments[0])
+    if not path.exists() and not path.is_absolute() and (Path("outputs") / path).is_dir():  # the name alone will do
+        path = Path("outputs") / path
+    return path, arguments[1:]
+
+
+@contextlib.contextmanager
+def _opening(path: Path) -> Iterator[None]:
+    """Of a run made in Python the shell has all but the function that makes its environment."""
+    try:
+        yield
+    except UnknownEnvError as error:
+        raise UnknownEnvError(
+            f"{error} If the run was made in Python with a function for its environment, go on there: "
+            f"rlexp.Agent.load({str(path)!r}, env=the_function).resume() or .evaluate()."
+        ) from error
 
 
 def _prepare(trusted: Sequence[str]) -> None:
@@ -326,36 +363,30 @@ def _prepare(trusted: Sequence[str]) -> None:
 def list_choices(arguments: list[str]) -> int:
     """Show what can be composed, or the runs there are."""
     from rlexp.config.check import suggest
-    from rlexp.config.compose import CHOICE_GROUPS, choices
+    from rlexp.config.compose import CHOICE_GROUPS, choices, config_folders
     from rlexp.loggers.tables import print_choices, print_runs
 
-    if not arguments:
+    given, names = _hydra_flags(arguments, ())
+    folders = config_folders(given)
+    if not names:
         for group in CHOICE_GROUPS:
-            print_choices(group, choices(group))
+            print_choices(group, choices(group, folders))
         return 0
-    name = arguments[0]
+    name = names[0]
     if name in ("run", "runs"):
         from rlexp.runs import find_runs
 
-        folders = [Path(each) for each in arguments[1:]] or [Path("outputs")]
-        if runs := find_runs(folders):
+        places = [Path(each) for each in names[1:]] or [Path("outputs")]
+        if runs := find_runs(places):
             print_runs(runs)
         else:
-            print(f"No runs below {', '.join(map(str, folders))}.")
+            print(f"No runs below {', '.join(map(str, places))}.")
         return 0
     for group in CHOICE_GROUPS:
         if name in (group, f"{group}s"):
-            print_choices(group, choices(group))
+            print_choices(group, choices(group, folders))
             return 0
     raise ConfigError(f"rlexp list {name}: there is no such group.{suggest(name, [*CHOICE_GROUPS, 'runs'])}")
-
-
-def _print_groups() -> None:
-    from rlexp.config.compose import CHOICE_GROUPS, choices
-
-    print("What can be composed (rlexp list shows a line on each):")
-    for group in CHOICE_GROUPS:
-        print(f"  {group:<8} {', '.join(choices(group))}")
 
 
 # ---- bench

@@ -10,7 +10,6 @@ from rlexp.config.component import REGISTRY
 from rlexp.envs import GymEnv
 from rlexp.envs.spec import EnvSpec
 from rlexp.errors import ConfigError, DataError
-from rlexp.loggers import Logger
 from rlexp.trainers.base import Trainer
 
 
@@ -20,18 +19,6 @@ def check_env_settings(env: GymEnv, trainer: Trainer) -> None:
         raise ConfigError(
             "The offline loop takes no environment steps to normalise rewards by: drop env.normalize_reward."
         )
-
-
-def check_kinds(env: Any, algo: Any, model: Any, trainer: Any, dataset: Any, loggers: dict[str, Any]) -> None:
-    """Refuse a user's own target that is something else than its group needs."""
-    bases = [("env", env, GymEnv), ("algo", algo, Algorithm), ("trainer", trainer, Trainer)]
-    bases += [(f"logger.{name}", logger, Logger) for name, logger in loggers.items()]
-    for what, value, base in bases:
-        if not isinstance(value, base):
-            raise ConfigError(f"{what}: {type(value).__qualname__} must derive from {base.__module__}.{base.__name__}.")
-    for what, value, method in (("model", model, "build"), ("dataset", dataset, "load")):
-        if value is not None and not callable(getattr(value, method, None)):
-            raise ConfigError(f"{what}: {type(value).__qualname__} must have a method {method}().")
 
 
 def check_compatible(name: str, algo: Algorithm, trainer: Trainer, buffer: Any, dataset: Any, spec: EnvSpec) -> None:

@@ -16,7 +16,8 @@ import functools
 import importlib.util
 import shutil
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -25,6 +26,15 @@ from torch import Tensor
 F = TypeVar("F", bound=Callable[..., Any])
 
 BACKEND = "inductor"  # tests set "aot_eager", which traces in a second or two
+
+
+def acting(method: F) -> F:
+    """Mark a method of an algorithm as the part of acting that can be compiled: obs and noise in, tensors out.
+
+    Only training acts often enough: the graph is that of the first call's shapes, any others are run eagerly.
+    """
+    method.__phase__ = "acting"  # type: ignore[attr-defined]
+    return method
 
 
 def phase(method: F) -> F:
@@ -37,16 +47,17 @@ def phase(method: F) -> F:
         with torch.autocast(self.device.type, dtype=self.autocast):
             return method(self, *args)
 
-    run.__phase__ = True  # type: ignore[attr-defined]
+    run.__phase__ = "update"  # type: ignore[attr-defined]
     return run  # type: ignore[return-value]
 
 
-def phases_of(cls: type) -> dict[str, Callable[..., Any]]:
-    """The marked methods of an algorithm class, by name, overrides included."""
+def phases_of(cls: type, kind: str | None = None) -> dict[str, Callable[..., Any]]:
+    """The marked methods of an algorithm class, by name, overrides included; of both kinds, or "acting" or "update"."""
     found = {}
     for base in reversed(cls.__mro__):
         for name, value in vars(base).items():
-            if getattr(value, "__phase__", False):
+            mark = getattr(value, "__phase__", None)
+            if mark is not None and kind in (None, mark):
                 found[name] = getattr(cls, name)
     return found
 
@@ -68,21 +79,159 @@ class CompiledPhase:
     def __init__(self, owner: Any, function: Callable[..., Any]) -> None:
         self.owner = owner
         self.function = function
-        self.graphs: dict[Any, Callable[..., Any]] = {}
+        self.acting = getattr(function, "__phase__", None) == "acting"
+        self.graphs: dict[Any, Callable[[Any, list[Tensor]], Any]] = {}
 
     def __call__(self, *args: Any) -> Any:
         """Run the graph for inputs of this signature, tracing it the first time."""
-        signature = _signature(args)
-        graph = self.graphs.get(signature)
-        if graph is None:
-            graph = self.graphs[signature] = self._compile()
-        return graph(*args)
+        leaves: list[Tensor] = []
+        signature: list[Any] = []
+        _flatten(args, leaves, signature)
+        key = tuple(signature)
+        graph = self.graphs.get(key)
+        if graph is not None:
+            return graph(args, leaves)
+        if self.acting and self.graphs:
+            return self.function(self.owner, *args)
+        compiled = self._compile()
+        with _watched_graphs() as calls:
+            result = compiled(*args)
+        self.graphs[key] = _shortcut(calls, leaves, result) or (lambda args, leaves: compiled(*args))
+        return result
 
     def _compile(self) -> Callable[..., Any]:
         torch._dynamo.config.trace_autograd_ops = True  # gradients by torch.autograd.grad inside the graph
         method = types.MethodType(_fresh_copy(self.function), self.owner)
         options: dict[str, Any] = {"guard_filter_fn": _drop_guards}  # torch takes entries out of it: one for each call
+        if BACKEND == "inductor":
+            options["size_asserts"] = False  # the signature has been compared already
+            if self.acting:
+                options["post_grad_custom_pre_pass"] = _small_products()
         return torch.compile(method, fullgraph=True, dynamic=False, backend=BACKEND, options=options)
+
+
+# ---- calling a graph without the layers above it
+#
+# Around the generated code lie dynamo's frame evaluation and AOTAutograd's wrappers, which cost more than the code on
+# small networks. They do nothing but put the tensors in order: so the first call is watched, and later ones repeat it.
+
+
+@contextmanager
+def _watched_graphs() -> Iterator[list[tuple[Any, list[Any], Any]]]:
+    """Notes (graph, inputs, outputs) of every call of an Inductor graph."""
+    from torch._inductor.output_code import CompiledFxGraph
+
+    calls: list[tuple[Any, list[Any], Any]] = []
+    original = CompiledFxGraph.__call__
+
+    def watched(graph: Any, inputs: Any) -> Any:
+        given = list(inputs)  # the call empties the list it gets
+        outputs = original(graph, inputs)
+        calls.append((graph, given, outputs))
+        return outputs
+
+    CompiledFxGraph.__call__ = watched  # type: ignore[method-assign, assignment]
+    try:
+        yield calls
+    finally:
+        CompiledFxGraph.__call__ = original  # type: ignore[method-assign]
+
+
+def _shortcut(
+    calls: list[tuple[Any, list[Any], Any]], leaves: list[Tensor], result: Any
+) -> Callable[[Any, list[Tensor]], Any] | None:
+    """What calls the graph directly; None where it cannot be told where each tensor came from and went.
+
+    An input is one of ``leaves``, or belongs to the algorithm's state, whose tensors are only ever changed in place.
+    """
+    if len(calls) != 1:
+        return None
+    graph, inputs, outputs = calls[0]
+    place = {id(leaf): i for i, leaf in enumerate(leaves)}
+    slots = [(slot, place[id(value)]) for slot, value in enumerate(inputs) if id(value) in place]
+    state = [None if id(value) in place else value for value in inputs]
+    memory = {leaf.untyped_storage().data_ptr() for leaf in leaves if leaf.numel()}
+    if any(isinstance(value, Tensor) and value.untyped_storage().data_ptr() in memory for value in state):
+        return None  # a view of an input, made anew on every call
+    made = {id(output): i for i, output in enumerate(outputs)}
+    kept = {id(value): value for value in state if isinstance(value, Tensor)}
+    try:
+        rebuild = _builder(result, made, kept)
+    except KeyError:
+        return None
+    code = graph.current_callable
+
+    def call(args: Any, leaves: list[Tensor]) -> Any:
+        inputs = state.copy()
+        for slot, i in slots:
+            inputs[slot] = leaves[i]
+        if not torch.is_grad_enabled():
+            return rebuild(code(inputs))
+        with torch.no_grad():  # the gradients are part of the graph
+            return rebuild(code(inputs))
+
+    return call
+
+
+def _builder(result: Any, made: dict[int, int], kept: dict[int, Tensor]) -> Callable[[Any], Any]:
+    """From a graph's flat outputs to the nest of tensors that the phase returned; KeyError if one is not among them."""
+    if isinstance(result, dict):
+        parts = {key: _builder(value, made, kept) for key, value in result.items()}
+        return lambda outputs: {key: part(outputs) for key, part in parts.items()}
+    if isinstance(result, (tuple, list)):
+        items = [_builder(value, made, kept) for value in result]
+        make = type(result)._make if hasattr(result, "_make") else type(result)  # type: ignore[union-attr]
+        return lambda outputs: make(item(outputs) for item in items)
+    if isinstance(result, Tensor) and id(result) not in made:
+        constant = kept[id(result)]
+        return lambda outputs: constant
+    if not isinstance(result, Tensor):
+        return lambda outputs: result
+    index = made[id(result)]
+    return lambda outputs: outputs[index]
+
+
+# Up to so many multiplications a plain loop beats a call of the matrix library (measured: 64² to 256² by 1 to 16 rows).
+MAX_IN_ONE_ROW, MAX_IN_SEVERAL = 1 << 17, 1 << 15
+
+
+@functools.cache
+def _small_products() -> Any:
+    """A pass that writes products of a few rows as plain loops, which the compiler fuses with what surrounds them."""
+    from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+
+    aten = torch.ops.aten
+
+    class SmallProducts(CustomGraphPass):
+        def __call__(self, graph: torch.fx.Graph) -> None:
+            for node in list(graph.nodes):
+                if node.target not in (aten.mm.default, aten.addmm.default):
+                    continue
+                *bias, left, right = node.args
+                rows, inner = left.meta["val"].shape
+                columns = right.meta["val"].shape[1]
+                if rows * inner * columns > (MAX_IN_ONE_ROW if rows == 1 else MAX_IN_SEVERAL):
+                    continue
+                with graph.inserting_before(node):
+                    weight = self._insert(graph, aten.permute.default, right, [1, 0])
+                    pairs = self._insert(
+                        graph, aten.mul.Tensor, self._insert(graph, aten.unsqueeze.default, left, 1), weight
+                    )
+                    out = self._insert(graph, aten.sum.dim_IntList, pairs, [-1])
+                    if bias:
+                        out = self._insert(graph, aten.add.Tensor, out, bias[0])
+                node.replace_all_uses_with(out)
+                graph.erase_node(node)
+
+        def _insert(self, graph: torch.fx.Graph, op: Any, *args: Any) -> Any:
+            node = graph.call_function(op, args)
+            node.meta["val"] = op(*(arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in args))
+            return node
+
+        def uuid(self) -> Any:
+            return get_hash_for_files((__file__,))
+
+    return SmallProducts()
 
 
 def _drop_guards(guards: list[Any]) -> list[bool]:
@@ -98,12 +247,19 @@ def _fresh_copy(function: Callable[..., Any]) -> Callable[..., Any]:
     return functools.update_wrapper(copy, function)
 
 
-def _signature(value: Any) -> Any:
-    """Shapes, dtypes and devices of a nest of tensors, hashable."""
+def _flatten(value: Any, leaves: list[Tensor], signature: list[Any]) -> None:
+    """The tensors of a nest; and their shapes, dtypes and devices with everything else, hashable."""
     if isinstance(value, Tensor):
-        return (value.shape, value.dtype, value.device.type)
-    if isinstance(value, dict):
-        return tuple((key, _signature(child)) for key, child in value.items())
-    if isinstance(value, (tuple, list)):
-        return tuple(_signature(child) for child in value)
-    return value
+        leaves.append(value)
+        signature += (value.shape, value.dtype, value.device)
+    elif isinstance(value, dict):
+        signature.append(len(value))
+        for key, child in value.items():
+            signature.append(key)
+            _flatten(child, leaves, signature)
+    elif isinstance(value, (tuple, list)):
+        signature.append(len(value))
+        for child in value:
+            _flatten(child, leaves, signature)
+    else:
+        signature.append(value)

@@ -13,6 +13,10 @@ class EnvError(RlexpError):
     """An environment that is unknown, not installed, or does not fit the algorithm."""
 
 
+class UnknownEnvError(EnvError):
+    """An id that nobody has registered."""
+
+
 class DataError(RlexpError):
     """A dataset that cannot be read or does not fit the environment."""
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 
 from rlexp.envs import GymEnv, VecEnv
+from rlexp.envs.locate import missing_package
+from rlexp.errors import EnvError, RlexpError
 from rlexp.policy import Policy
 from rlexp.seeding import derive_seed
 
 MAX_PARALLEL = 10  # environments played side by side
+LONG_EPISODE = 20_000  # steps after which an episode without a time limit may be one that never ends
 
 
 @dataclass
@@ -46,8 +52,10 @@ class Evaluation:
 class Evaluator:
     """Evaluates policies in environments built once and restarted for every evaluation."""
 
-    def __init__(self, env: GymEnv, render_mode: str | None = None) -> None:
+    def __init__(self, env: GymEnv, render_mode: str | None = None, warn: Callable[[str], None] | None = None) -> None:
         self.env = env
+        self.warn = warn or logging.getLogger("rlexp").warning
+        self.warned = env.spec().max_episode_steps is not None  # then no episode is endless
         self.render_mode = render_mode
         self.envs: VecEnv | None = None
 
@@ -58,7 +66,24 @@ class Evaluator:
             self.close()
             self.envs = self.env.build(seed, num_envs=count, render_mode=self.render_mode)
         generator = torch.Generator(policy.device).manual_seed(derive_seed(seed, "eval-actions"))
-        return _play(self.envs, policy, episodes, seed, not deterministic, generator)
+        watch = None if self.warned else self._watch
+        try:
+            return _play(self.envs, policy, episodes, seed, not deterministic, generator, watch)
+        except RlexpError:
+            raise
+        except Exception as error:
+            if self.render_mode is None:
+                raise
+            raise EnvError(_cannot_show(self.env.id, error)) from error
+
+    def _watch(self, steps: int) -> None:
+        """Told how long an episode has become; says once that it may never end."""
+        if steps >= LONG_EPISODE and not self.warned:
+            self.warned = True
+            self.warn(
+                f"An evaluation episode of {self.env.spec().id} has gone on for {steps:,} steps, and there is no time "
+                "limit to end it. If it may never end by itself, set env.max_episode_steps=…"
+            )
 
     def close(self) -> None:
         """Free the environments."""
@@ -67,14 +92,29 @@ class Evaluator:
             self.envs = None
 
 
+def _cannot_show(env_id: str, error: Exception) -> str:
+    """Environments open their window when they are first reset, so a missing package or display is met only then."""
+    if isinstance(error, ImportError | gym.error.DependencyNotInstalled):
+        return f"Showing {missing_package(env_id, error)}"
+    problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{env_id} cannot be shown here ({problem}). It takes a display; leave out render=true to do without."
+
+
 def _play(
-    envs: VecEnv, policy: Policy, episodes: int, seed: int, explore: bool, generator: torch.Generator
+    envs: VecEnv,
+    policy: Policy,
+    episodes: int,
+    seed: int,
+    explore: bool,
+    generator: torch.Generator,
+    watch: Callable[[int], None] | None,
 ) -> Evaluation:
     # Every environment plays a fixed share: counting whichever ends first would favour short episodes.
     quota = np.full(envs.num_envs, episodes // envs.num_envs)
     quota[: episodes % envs.num_envs] += 1
     finished: list[list[Any]] = [[] for _ in range(envs.num_envs)]
     obs, carry = envs.reset(derive_seed(seed, "eval")), None
+    age = np.zeros(envs.num_envs, np.int64)  # steps of the running episodes
     while True:
         act = policy.act(policy.normalized(policy.tensor(obs)), carry, explore=explore, generator=generator)
         step = envs.step(policy.env_action(act.action))
@@ -82,6 +122,9 @@ def _play(
         for episode in step.episodes:
             if len(finished[episode.env]) < quota[episode.env]:
                 finished[episode.env].append(episode)
+        if watch is not None:
+            age = np.where(step.terminated | step.truncated, 0, age + 1)
+            watch(int(age.max()))
         if step.episodes:
             if all(len(done) >= share for done, share in zip(finished, quota)):
                 break

@@ -13,8 +13,8 @@ from pathlib import Path
 import gymnasium as gym
 
 from rlexp.checkpoint import Checkpoint, load_checkpoint
-from rlexp.config.overrides import apply_overrides
-from rlexp.config.trust import Trust
+from rlexp.config.overrides import apply_overrides, refuse_kept
+from rlexp.config.trust import Trust, without_strangers
 from rlexp.errors import CheckpointError
 from rlexp.run_dir import RunDir
 from rlexp.runner import Runner
@@ -38,13 +38,15 @@ def load(
     trust: Trust,
     env_factory: Callable[[], gym.Env] | None = None,
 ) -> Loaded:
-    """Open a run or checkpoint for evaluation, prediction or as a starting point."""
+    """Open a run or checkpoint to act. Callbacks and loggers, which do not run then, need no trust."""
     path = Path(path)
     run_dir, checkpoint = find_checkpoint(path, which)
     if not isinstance(checkpoint.tree.get("policy"), dict):
         raise CheckpointError(f"The checkpoint {checkpoint.path} holds no policy. Use one that rlexp wrote.")
+    overrides = list(overrides)
+    refuse_kept(checkpoint.config, overrides)
     config = apply_overrides(checkpoint.config, overrides)
-    runner = Runner(config, trust=trust, env_factory=env_factory)
+    runner = Runner(without_strangers(config, trust), trust=trust, env_factory=env_factory)
     if runner.spec.to_dict() != checkpoint.tree.get("spec"):
         check_same_spaces(runner, checkpoint)
     return Loaded(path, runner, checkpoint, run_dir)
@@ -53,7 +55,12 @@ def load(
 def find_checkpoint(path: Path, which: str) -> tuple[RunDir | None, Checkpoint]:
     """The checkpoint that a path stands for: a run's ``which`` one, or the one that lies there."""
     if os.path.isfile(path / "checkpoint.json") or os.path.isfile(path / "checksums.json"):
-        return None, load_checkpoint(path)
+        try:
+            return None, load_checkpoint(path)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{error} Use another one: of a run directory, the newest whole one is taken."
+            ) from error
     run_dir = RunDir.open(path)
     checkpoint = run_dir.load(which)
     if checkpoint is None:

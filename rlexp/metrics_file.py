@@ -28,6 +28,22 @@ class MetricsFile:
         """The number of complete rows."""
         return self._rows if self._file is not None else self._scan()[0]
 
+    def latest(self) -> list[dict[str, Any]]:
+        """The complete rows in the last part of the file, oldest first."""
+        if not os.path.lexists(self.path):
+            return []
+        with files.open_regular(self.path) as file:
+            start = max(0, os.fstat(file.fileno()).st_size - _CHUNK)
+            file.seek(start)
+            lines = file.read(_CHUNK).split(b"\n")[1 if start else 0 : -1]  # a cut one first, a torn one last
+        try:
+            rows = [files.parse_json(line) for line in lines]
+        except ValueError as error:
+            raise OSError(f"has a row that {error}") from None
+        if not all(isinstance(row, dict) for row in rows):
+            raise OSError("has a row that is not a JSON object")
+        return rows
+
     def append(self, row: Mapping[str, Any]) -> None:
         """Add a row and hand it to the system. Floats keep every bit."""
         line = json.dumps(dict(row), default=_item) + "\n"

@@ -95,7 +95,7 @@ class ObsNormalizer:
     def __init__(self, obs: ObsSpec, *, device: torch.device | str | None = None, clip: float = 10.0) -> None:
         self.norms = {
             name: RunningNorm(leaf.shape, device=device, clip=clip)
-            for name, leaf in obs.leaves.items()
+            for name, leaf in obs.seen.items()
             if leaf.kind == "box" and leaf.dtype == "float32"
         }
 

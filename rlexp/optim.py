@@ -87,14 +87,6 @@ class Optimizer:
     def _pick(self, values: list[Tensor], used: list[int]) -> list[Tensor]:
         return values if len(used) == len(values) else [values[i] for i in used]
 
-    @torch.no_grad()
-    def set_lr(self, lr: float | Tensor) -> None:
-        """Change the learning rate in place, in compiled graphs too."""
-        if isinstance(lr, Tensor):
-            self.lr.copy_(lr)
-        else:
-            self.lr.fill_(lr)
-
     def state_dict(self) -> dict[str, Any]:
         """The moments, as the tensors themselves. The learning rate is a setting, not state."""
         return {moment: list(getattr(self, moment)) for moment in self.moments}
@@ -229,12 +221,6 @@ class RMSprop(Optimizer):
 def polyak(target: Sequence[Tensor], source: Sequence[Tensor], tau: float | Tensor) -> None:
     """Move target parameters a fraction of the way to the source: θ′ ← θ′ + τ (θ − θ′); τ a number or 0-dim."""
     torch._foreach_lerp_(list(target), list(source), [tau] * len(target) if isinstance(tau, Tensor) else tau)
-
-
-@torch.no_grad()
-def hard_copy(target: Sequence[Tensor], source: Sequence[Tensor]) -> None:
-    """Copy source parameters into the target's tensors."""
-    torch._foreach_copy_(list(target), list(source))
 
 
 def _global_norm(tensors: list[Tensor]) -> Tensor:

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from rlexp.algos.base import Algorithm
-from rlexp.datasets.random import random_actions
 from rlexp.envs.spec import EnvSpec
 from rlexp.errors import CheckpointError
 from rlexp.normalize import ObsNormalizer, RewardNormalizer
-from rlexp.tree import ArrayTree, tree_map
+from rlexp.tree import ArrayTree, tree_first, tree_map
 from rlexp.types import Act, Batch, Obs
 
 
@@ -39,16 +38,18 @@ class Policy:
 
     def tensor(self, obs: ArrayTree) -> Obs:
         """Observations on the device, as they are."""
+        if self.device.type == "cpu":
+            return tree_map(torch.from_numpy, obs)
         return tree_map(lambda leaf: torch.from_numpy(leaf).to(self.device, non_blocking=True), obs)
 
     def normalized(self, obs: Obs) -> Obs:
         """Observations as the networks see them."""
         return obs if self.obs_normalizer is None else self.obs_normalizer(obs)
 
-    @torch.inference_mode()
     def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator | None = None) -> Act:
         """Actions in agent units for normalised observations on the device."""
-        return self.algo.act(obs, carry, explore=explore, generator=generator or self.algo.generator)
+        with torch.no_grad():
+            return self.algo.act(obs, carry, explore=explore, generator=generator or self.algo.generator)
 
     def env_action(self, action: Tensor | np.ndarray) -> np.ndarray:
         """Agent units to environment units."""
@@ -59,11 +60,12 @@ class Policy:
         """Environment units (a dataset's) to agent units."""
         return self.spec.action.from_env(action) if self.rescale else action
 
-    def random_action(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Uniformly random actions in agent units."""
+    def random_action(self, obs: ArrayTree, rng: np.random.Generator) -> np.ndarray:
+        """Uniformly random actions in agent units, of those that are possible."""
+        count = len(tree_first(obs))
         if self.rescale:
             return rng.uniform(-1, 1, (count, self.spec.action.dim)).astype(np.float32)
-        return random_actions(self.spec.action, count, rng)
+        return self.spec.action.sample(count, rng, self.spec.obs.mask_in(obs))
 
     def prepare(self, batch: Batch) -> Batch:
         """A sampled batch on the device, normalised with the statistics of now: replay stores what really happened."""

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
+from torch import Tensor
 
 from rlexp.envs import ActionCodec, GymEnv, ObsCodec
 from rlexp.errors import DataError
@@ -17,7 +18,11 @@ from rlexp.seeding import derive_seed
 
 
 class Predictor:
-    """A policy behind the environment's own spaces: what ``env.step`` takes for what ``env.reset`` gave."""
+    """A policy behind the environment's own spaces: what ``env.step`` takes for what ``env.reset`` gave.
+
+    A recurrent policy remembers the observations since the last :meth:`reset`, which begins a new episode. Several
+    observations at once are so many episodes side by side; another number of them begins all anew.
+    """
 
     def __init__(self, env: GymEnv, policy: Policy, seed: int = 0) -> None:
         made = env.make()
@@ -26,6 +31,7 @@ class Predictor:
         self.action_codec = ActionCodec(made.action_space, policy.spec.action)
         made.close()
         self.policy = policy
+        self.carry: Tensor | None = None  # what a recurrent policy remembers of the episodes
         self.generator = torch.Generator(policy.device).manual_seed(derive_seed(seed, "predict"))
 
     def __call__(self, obs: Any, *, deterministic: bool = True) -> Any:
@@ -35,9 +41,16 @@ class Predictor:
         for row, each in enumerate(many):
             self.obs_codec.write(each, batch, row)
         tensor = self.policy.normalized(self.policy.tensor(batch))
-        act = self.policy.act(tensor, None, explore=not deterministic, generator=self.generator)
+        if self.carry is not None and len(self.carry) != len(many):
+            self.reset()
+        act = self.policy.act(tensor, self.carry, explore=not deterministic, generator=self.generator)
+        self.carry = act.carry
         actions = list(self.action_codec.decode(self.policy.env_action(act.action))[1])
         return actions[0] if single else actions
+
+    def reset(self) -> None:
+        """Begin new episodes: forget what a recurrent policy remembers."""
+        self.carry = None
 
     def _read(self, obs: Any) -> tuple[bool, list[Any]]:
         try:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import copy
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 
-from rlexp.config.overrides import apply_overrides
+from rlexp.config.compose import compose
+from rlexp.config.overrides import apply_overrides, parse_override, refuse_kept
 from rlexp.config.trust import Trust
 from rlexp.run_dir import RunDir
 from rlexp.runner import Runner
@@ -30,15 +33,52 @@ def resume_run(
     larger budget, another threshold) give it something to do.
     """
     run_dir = RunDir.open(path)
-    overrides = list(overrides)
-    config = apply_overrides(run_dir.config, overrides)
-    changed = config != run_dir.config
+    config = _changed(run_dir.config, list(overrides))
+    changes = list(differences(run_dir.config, config))
     before, now = (_settings(each.get("trainer")) for each in (run_dir.config, config))
-    if run_dir.state() == "completed" and all(now.get(name) == before.get(name) for name in STOPPING_FIELDS):
-        print(f"{run_dir.path} is completed. To extend it, give a larger budget, e.g. trainer.total_steps=…")
+    goes_on = run_dir.state() != "completed" or any(now.get(name) != before.get(name) for name in STOPPING_FIELDS)
+    if goes_on or changes:  # what changes nothing is checked all the same
+        runner = Runner(config, trust=trust, env_factory=env_factory)
+    if not goes_on:
+        changes = [each for each in changes if not each.startswith(("device ", "progress "))]
+        idle = f", and {', '.join(changes)} alone gives it nothing to do" if changes else ""
+        print(f"{run_dir.path} is completed{idle}. To extend it, give a larger budget, e.g. {_budget(now)}=…")
         return run_dir.summary()
-    runner = Runner(config, trust=trust, env_factory=env_factory)
-    return runner.resume(run_dir, command, changed=changed, which=checkpoint)
+    return runner.resume(run_dir, command, changes=changes, which=checkpoint)
+
+
+def differences(before: dict[str, Any], after: dict[str, Any], where: str = "") -> Iterator[str]:
+    """``algo.gamma 0.99 → 0.9`` for every setting that differs between two configs."""
+    for key in {**before, **after}:
+        old, new = before.get(key), after.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from differences(old, new, f"{where}{key}.")
+        elif old != new and where == "logger.":
+            yield f"logger.{key} {'added' if old is None else 'removed'}"
+        elif old != new:
+            yield f"{where}{key} {_text(old)} → {_text(new)}"
+
+
+def _changed(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """The config with overrides. Loggers hold no state, so they are the one group of which others can be chosen."""
+    refuse_kept(config, overrides)
+    choices = [each for each in overrides if each.partition("=")[0] == "logger"]
+    if choices:
+        config = copy.deepcopy(config)
+        value = parse_override(choices[-1])[1]
+        names = [] if value is None else value if isinstance(value, list) else [value]
+        chosen = compose([f"logger=[{','.join(map(str, names))}]"])["logger"]
+        kept = _settings(config.get("logger"))
+        config["logger"] = {name: kept.get(name, node) for name, node in chosen.items()}
+    return apply_overrides(config, [each for each in overrides if each not in choices])
+
+
+def _budget(trainer: dict[str, Any]) -> str:
+    return "trainer.total_updates" if "total_updates" in trainer else "trainer.total_steps"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _settings(node: Any) -> dict[str, Any]:

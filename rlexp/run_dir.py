@@ -240,7 +240,8 @@ class RunDir:
             files.write_atomic(self.path / CONFIG, text)
         self.config = files.parse_config(text)
         self.info.pop("next_config_sha256")
-        self.update_info(config_sha256=_sha256(text), resumes=[*self.info["resumes"], entry])
+        wandb_id = self.info["run_id"] if "wandb" in (self.config.get("logger") or {}) else self.info.get("wandb_id")
+        self.update_info(config_sha256=_sha256(text), resumes=[*self.info["resumes"], entry], wandb_id=wandb_id)
 
     def set_status(self, status: str, **details: Any) -> None:
         """Write status.json: one of ``STATUSES``, since when, and ``details`` such as the reason."""
@@ -292,6 +293,11 @@ class RunDir:
     def high_water(self) -> int:
         """The largest number of rows there ever was: loggers that cannot be rewound have those already."""
         return max(self._recorded_rows(), self.rows)
+
+    def latest_rows(self) -> list[dict[str, Any]]:
+        """The last rows of metrics.jsonl, as far as they are quickly read."""
+        with _accessing(self.path / METRICS):
+            return self._metrics.latest()
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add a row to metrics.jsonl. Call it before telling any logger that cannot be rewound."""

@@ -19,17 +19,20 @@ import torch
 from rlexp.algos.base import Algorithm
 from rlexp.buffers import ReplayBuffer, RolloutBuffer
 from rlexp.callbacks import Callback
-from rlexp.compat import check_compatible, check_env_settings, check_kinds
+from rlexp.compat import check_compatible, check_env_settings
 from rlexp.compiling import compiler_problem
 from rlexp.config.check import build, check_config
 from rlexp.config.component import registered_name
 from rlexp.config.trust import EVERYTHING, Trust
-from rlexp.datasets import Transitions
+from rlexp.contracts import check_kinds
+from rlexp.datasets import Dataset, Transitions
 from rlexp.envs import GymEnv
-from rlexp.errors import CheckpointError, ConfigError, RunError
+from rlexp.errors import CheckpointError, ConfigError, DataError, RunError
 from rlexp.evaluation import Evaluator
 from rlexp.loggers import Console, LoggerSet, RunInfo
 from rlexp.machine import check_fits, cpu_count
+from rlexp.models import Model, Network
+from rlexp.models.checked import CheckedModel
 from rlexp.policy import Policy
 from rlexp.recorder import Recorder
 from rlexp.run_dir import RunDir
@@ -59,26 +62,32 @@ class Runner:
         self.device = resolve_device(config["device"])
         self.env: GymEnv = build("env", config["env"], trust)
         self.algo: Algorithm = build("algo", config["algo"], trust)
-        self.model: Any = build("model", config["model"], trust)
+        self.model: Model = build("model", config["model"], trust)
         self.buffer: ReplayBuffer | RolloutBuffer = build("buffer", config["buffer"], trust)
         self.trainer: Trainer = build("trainer", config["trainer"], trust)
-        self.dataset: Any = None if config["dataset"] is None else build("dataset", config["dataset"], trust)
-        self.callbacks = self._build_callbacks()
+        self.dataset: Dataset | None = None if config["dataset"] is None else build("dataset", config["dataset"], trust)
+        self.callbacks: list[Callback] = [
+            build(f"trainer.callbacks[{i}]", node, trust)
+            for i, node in enumerate(config["trainer"].get("callbacks") or [])
+        ]
         self.loggers = {name: build(f"logger.{name}", node, trust) for name, node in config["logger"].items()}
-        check_kinds(self.env, self.algo, self.model, self.trainer, self.dataset, self.loggers)
+        check_kinds(
+            self.env,
+            self.algo,
+            self.model,
+            self.buffer,
+            self.trainer,
+            self.dataset,
+            self.loggers,
+            self.callbacks,
+        )
+        if not isinstance(self.model, Network):
+            self.model = CheckedModel(self.model)
         self.env.factory = env_factory
         self.algo_name = registered_name("algo", type(self.algo))
         self.spec = self.env.spec()
         check_env_settings(self.env, self.trainer)
         check_compatible(self.algo_name, self.algo, self.trainer, self.buffer, self.dataset, self.spec)
-
-    def _build_callbacks(self) -> list[Callback]:
-        nodes = self.config["trainer"].get("callbacks") or []
-        callbacks = [build(f"trainer.callbacks[{i}]", node, self.trust) for i, node in enumerate(nodes)]
-        for index, callback in enumerate(callbacks):
-            if not isinstance(callback, Callback):
-                raise ConfigError(f"trainer.callbacks[{index}] must derive from rlexp.callbacks.Callback.")
-        return callbacks
 
     # ---- the three ways to use it
 
@@ -101,25 +110,25 @@ class Runner:
         """Train from the beginning in a new run directory; returns the summary."""
         with self._console() as console:
             data = self._load_dataset(console)
-            self._check_memory()
+            self.check_memory()
             decisions = self._decide(console)
             self._say_memory(console)
             with RunDir.create(path, self.config, command, decisions=decisions, group=group) as run_dir:
                 return self._run(run_dir, console, data)
 
     def resume(
-        self, run_dir: RunDir, command: Sequence[str] = (), *, changed: bool = False, which: str = "last"
+        self, run_dir: RunDir, command: Sequence[str] = (), *, changes: Sequence[str] = (), which: str = "last"
     ) -> dict[str, Any]:
-        """Continue a run from its newest whole checkpoint, or another; ``changed``: the config has new overrides."""
+        """Continue a run from its newest whole checkpoint, or another; ``changes``: what its config had otherwise."""
         with self._console() as console, run_dir.lock():
             data = self._load_dataset(console)
-            self._check_memory()
+            self.check_memory()
             decisions = self._saved_decisions(run_dir)
             if self.config["device"] == "auto":
                 self.device = resolve_device(decisions["device"])
             self._setup_algo()
             self._apply_decisions(decisions, console)
-            return self._run(run_dir, console, data, resumed=True, changed=changed, which=which, command=command)
+            return self._run(run_dir, console, data, resumed=True, changes=changes, which=which, command=command)
 
     # ---- inside
 
@@ -140,10 +149,19 @@ class Runner:
     def _load_dataset(self, console: Console) -> Transitions | None:
         if self.dataset is None:
             return None
-        self.dataset.report = console.note
-        return self.dataset.load(self.env)
+        if hasattr(self.dataset, "report"):
+            self.dataset.report = console.note
+        data = self.dataset.load(self.env)
+        name = type(self.dataset).__qualname__
+        if not isinstance(data, Transitions):
+            found = type(data).__qualname__
+            raise DataError(f"dataset: {name}.load() must return rlexp.datasets.Transitions, not {found}.")
+        if data.doubt is not None:
+            console.warn(data.doubt)
+        return data.check(self.spec, f"dataset ({name})")
 
-    def _check_memory(self) -> None:
+    def check_memory(self) -> None:
+        """Refuse sizes that this machine cannot hold."""
         if isinstance(self.buffer, ReplayBuffer) and self.trainer.loop != "offline":
             self.buffer.check_memory(self.spec, self.env.num_envs)
         each = ReplayBuffer().bytes_per_transition(self.spec)
@@ -204,13 +222,13 @@ class Runner:
         data: Transitions | None,
         *,
         resumed: bool = False,
-        changed: bool = False,
+        changes: Sequence[str] = (),
         which: str = "last",
         command: Sequence[str] = (),
     ) -> dict[str, Any]:
         trainer, policy = self.trainer, self._policy(to_learn=True)
         loggers = LoggerSet(self.loggers, console.warn)
-        evaluator = Evaluator(self.env)
+        evaluator = Evaluator(self.env, warn=console.warn)
         work = Workspace(
             env=self.env,
             policy=policy,
@@ -232,15 +250,12 @@ class Runner:
             info = self._info(run_dir, resumed)
             self._restore(run_dir, trainer, info, resumed, which)
             if resumed:
-                run_dir.record_resume(command, self.config if changed else None)
+                run_dir.record_resume(command, self.config if changes else None)
                 begun = True
+            if changes:
+                console.note(f"Changed from here on: {', '.join(changes)}.")
             run_dir.set_status("running")
             loggers.open(info)
-            if trainer.eval_episodes and self.spec.max_episode_steps is None:
-                console.warn(
-                    f"{self.spec.id} has no time limit, so an evaluation ends only when its episodes do by themselves. "
-                    "Set env.max_episode_steps=… if they may not."
-                )
             best = trainer.best_eval["return_mean"] if trainer.best_eval else None
             console.start(
                 info,
@@ -262,7 +277,7 @@ class Runner:
             raise
         finally:
             if begun and hasattr(trainer, "env_steps"):
-                summary = self._summary(trainer, status)
+                summary = self._summary(trainer, status, reason if status == "interrupted" else None)
                 run_dir.write_summary(summary)
             if begun:
                 run_dir.set_status(status, reason=reason or trainer_reason(trainer))
@@ -296,15 +311,26 @@ class Runner:
                 f"The checkpoint {checkpoint.path} does not fit the config of the run ({_short(error)}). "
                 "Resume without the overrides that change networks, spaces or the loop."
             ) from error
-        if trainer.at_best:
-            run_dir.mark_best(checkpoint.path)  # a kill may have come before the link moved
         before = checkpoint.config.get("trainer")
         if not isinstance(before, dict):
             raise CheckpointError(f"The config of the checkpoint {checkpoint.path} has no trainer. Use another one.")
+        self._refuse_spent_budget(trainer, before)
+        if trainer.at_best:
+            run_dir.mark_best(checkpoint.path)  # a kill may have come before the link moved
         if any(self.config["trainer"].get(name) != before.get(name) for name in STOPPING_FIELDS):
             trainer.stop_reason = None  # a larger budget or another threshold decides anew
         info.skip_rows = run_dir.high_water
         run_dir.truncate(checkpoint.tree["progress"]["rows"])
+
+    def _refuse_spent_budget(self, trainer: Trainer, before: dict[str, Any]) -> None:
+        """A new budget that is not beyond what is done would end the run without a word."""
+        name = "total_updates" if trainer.unit == "updates" else "total_steps"
+        budget = self.config["trainer"].get(name)
+        if budget != before.get(name) and trainer.clock >= trainer.budget:
+            raise RunError(
+                f"{trainer.clock:,} {trainer.unit} are done, so the budget of trainer.{name}={budget} is already "
+                "spent. Give a larger one."
+            )
 
     def _info(self, run_dir: RunDir, resumed: bool) -> RunInfo:
         return RunInfo(
@@ -320,7 +346,7 @@ class Runner:
             step_key="updates" if self.trainer.unit == "updates" else "env_steps",
         )
 
-    def _summary(self, trainer: Trainer, status: str) -> dict[str, Any]:
+    def _summary(self, trainer: Trainer, status: str, signalled: str | None) -> dict[str, Any]:
         seconds = trainer.seconds()
         return {
             "status": status,
@@ -332,7 +358,7 @@ class Runner:
             "wall_time_s": round(seconds, 3),
             "steps_per_second": round(trainer.env_steps / seconds, 2),
             "updates_per_second": round(trainer.updates / seconds, 2),
-            "stop_reason": trainer.stop_reason,
+            "stop_reason": signalled or trainer.stop_reason,
             "eval": trainer.last_eval,
             "best_eval": trainer.best_eval,
         }

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlexp.config.component import snake_case
 from rlexp.errors import RlexpError
 from rlexp.run_dir import RunDir
 
@@ -28,15 +29,34 @@ def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
 def _entry(path: Path) -> dict[str, Any]:
     try:
         run = RunDir.open(path)
-        summary = run.summary()
+        state = run.state()
+        summary = _so_far(run) if state in ("running", "killed") else run.summary()
         for key in ("eval", "best_eval"):
             if summary.get(key) is not None:
                 _check_numbers(summary[key], ("return_mean", "return_std"))
         if summary:
             _check_numbers(summary, ("env_steps", "updates", "wall_time_s"))
-        return {"seed": run.config.get("seed"), **summary, "name": str(path), "status": run.state()}
+        return {"seed": run.config.get("seed"), **summary, "name": str(path), "status": state}
     except (RlexpError, ValueError, OSError) as error:
         return {"name": str(path), "status": "damaged", "problem": str(error)}
+
+
+def _so_far(run: RunDir) -> dict[str, Any]:
+    """What is known of a run that has not come to its end: a summary, if there is one, is from before a resume."""
+    parts = {name: node for name, node in run.config.items() if isinstance(node, dict)}
+    algo = str(parts.get("algo", {}).get("_target_", "")).rpartition(".")[2]
+    row: dict[str, Any] = {"env_steps": 0, "updates": 0, "time_s": 0.0}
+    for each in run.latest_rows():
+        row |= each
+    evaluated = {name: row[f"eval/{name}"] for name in ("return_mean", "return_std") if f"eval/{name}" in row}
+    return {
+        "algo": snake_case(algo),
+        "env": parts.get("env", {}).get("id", ""),
+        "env_steps": row["env_steps"],
+        "updates": row["updates"],
+        "wall_time_s": row["time_s"],
+        "eval": evaluated or None,
+    }
 
 
 def _check_numbers(values: Any, names: Iterable[str]) -> None:

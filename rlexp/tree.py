@@ -28,13 +28,3 @@ def tree_leaves(tree: Any) -> Iterator[tuple[str, Any]]:
 def tree_first(tree: Any) -> Any:
     """Any one leaf: what the batch size, device or dtype is read from."""
     return next(leaf for _, leaf in tree_leaves(tree))
-
-
-def tree_equal(left: Any, right: Any) -> bool:
-    """Bit-equality of two trees of arrays."""
-    if isinstance(left, dict) != isinstance(right, dict):
-        return False
-    if isinstance(left, dict) and left.keys() != right.keys():
-        return False
-    pairs = zip(tree_leaves(left), tree_leaves(right), strict=True)
-    return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for (_, a), (_, b) in pairs)

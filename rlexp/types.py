@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -26,7 +26,7 @@ class Act(NamedTuple):
     """What an algorithm answers when asked to act on N observations."""
 
     action: Tensor  # [N, …] in the algorithm's units
-    carry: Any = None  # recurrent state, opaque to everyone else
+    carry: Tensor | None = None  # [N, …] recurrent state after this step; None: nothing is remembered
     extras: dict[str, Tensor] = {}  # noqa: RUF012 (stored with the transition: log_prob, value, …)
 
 

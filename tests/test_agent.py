@@ -40,7 +40,9 @@ def small(name: str, steps: int = 64, *more: str) -> list[str]:
     env = "cartpole" if "discrete" in cls.actions else "pendulum"
     given = [f"env={env}", *QUICK, *unscheduled(getattr(rlexp, name).algo)]
     if "on_policy" in cls.loops:
-        given += [f"trainer.total_steps={steps}", "trainer.rollout_steps=32", "algo.minibatch_size=16", "algo.epochs=2"]
+        given += [f"trainer.total_steps={steps}", "trainer.rollout_steps=32"]
+        wanted = {"minibatch_size": 16, "epochs": 2}
+        given += [f"algo.{key}={value}" for key, value in wanted.items() if key in cls.__dataclass_fields__]
     elif "offline" in cls.loops:
         given += [f"trainer.total_updates={steps}", "trainer.batch_size=8", "dataset.size=100"]
     else:
@@ -226,15 +228,16 @@ def test_a_mistake_is_told_when_the_agent_is_made() -> None:
 
 def test_learning_twice_and_resuming_nothing_are_refused(tmp_path: Path) -> None:
     agent = make("PPO", 32)
-    with pytest.raises(RunError, match=r"There is no run to resume: call learn\(\) first"):
+    with pytest.raises(RunError, match=r"There is no run to resume yet: call learn\(\) first"):
         agent.resume()
     agent.learn(tmp_path / "run")
     with pytest.raises(RunError, match=r"has been trained already\. Continue with resume\(\)"):
         agent.learn(tmp_path / "again")
     saved = rlexp.PPO.load(agent.save(tmp_path / "saved"))
-    with pytest.raises(RunError, match="There is no run to resume"):
+    one_answer = r"saved holds a policy to act with, not a run, so it cannot be trained further\. Load the run's dir"
+    with pytest.raises(RunError, match=one_answer):
         saved.resume()
-    with pytest.raises(RunError, match="has been trained already"):
+    with pytest.raises(RunError, match=one_answer):
         saved.learn(tmp_path / "again")
 
 
@@ -350,6 +353,64 @@ def test_a_run_on_an_environment_made_in_python_asks_for_it_when_loaded(tmp_path
 def test_a_factory_that_makes_something_else_is_refused() -> None:
     with pytest.raises(EnvError, match=r"returned int, not a gymnasium\.Env"):
         rlexp.PPO(*QUICK, env=lambda: 3)  # type: ignore[arg-type, return-value]
+
+
+# ---- what the constructor takes
+
+
+MORE = ["threads=1", "compile=false", "model.hidden=[8]"]
+
+
+def settings(agent: Agent) -> tuple[str, int]:
+    return agent.config["env"]["id"], agent.config["seed"]
+
+
+@pytest.mark.parametrize(("env", "id_"), [("acrobot", "Acrobot-v1"), ("MountainCar-v0", "MountainCar-v0")])
+def test_an_environment_can_be_named_by_choice_or_by_gymnasium_id(env: str, id_: str) -> None:
+    assert settings(rlexp.PPO(*MORE, env=env, seed=3)) == (id_, 3)
+
+
+def test_settings_at_the_top_are_keywords() -> None:
+    agent = rlexp.PPO(name="it's mine", device="cpu", compile=False, threads=1, progress="none")
+    assert [agent.config[key] for key in ("name", "device", "compile", "threads")] == ["it's mine", "cpu", False, 1]
+
+
+def make_env() -> gym.Env:
+    return CountingEnv()
+
+
+CALLS = {
+    "PPO('MlpPolicy', 'CartPole-v1')": "PPO: 'MlpPolicy' is not a setting. Write PPO(env='CartPole-v1', …) and",
+    "PPO('acrobot', seed=3)": "PPO: 'acrobot' is not a setting. Write PPO(env='acrobot', …) and settings",
+    "PPO(CountingEnv())": "PPO: CountingEnv is not a setting. Write PPO(env=CountingEnv, …) and settings",
+    "PPO(make_env)": "PPO: function is not a setting. Write PPO(env=make_env, …) and settings",
+    "PPO(env=CountingEnv())": "because several are needed: env=CountingEnv or env=lambda: CountingEnv(…).",
+    "PPO(env=3)": "PPO: env must be a function that makes an environment, because several are needed: env=my_function.",
+    "PPO(env='cartpol')": "PPO: there is no environment 'cartpol'. Did you mean cartpole",
+    "PPO('env=acrobot', env='cartpole')": "PPO: the environment is given twice.",
+    "PPO(learning_rate=1e-3)": (
+        'PPO: write learning_rate=0.001 as on the command line: PPO("algo.learning_rate=0.001", …).'
+    ),
+    "PPO(total_steps=50)": 'PPO: write total_steps=50 as on the command line: PPO("trainer.total_steps=50", …).',
+    "PPO(sead=3)": "PPO has no argument 'sead'. Did you mean seed?",
+    "PPO.load('x', env=CountingEnv())": "PPO.load: env must be a function that makes an environment",
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_wrong_call_is_answered_with_the_right_one(call: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        eval(call, {"PPO": rlexp.PPO, "CountingEnv": CountingEnv, "make_env": make_env})
+    assert CALLS[call] in str(caught.value)
+
+
+def test_an_agent_shows_what_it_is(tmp_path: Path) -> None:
+    agent = make("PPO", 32, "seed=4")
+    assert repr(agent) == "<PPO: ppo in CartPole-v1, seed 4, untrained>"
+    agent.learn(tmp_path / "run")
+    assert repr(agent) == f"<PPO: ppo in CartPole-v1, seed 4, run {tmp_path / 'run'}>"
+    saved = Agent.load(agent.save(tmp_path / "saved"))
+    assert repr(saved) == f"<Agent: ppo in CartPole-v1, seed 4, policy {tmp_path / 'saved'}>"
 
 
 # ---- agents side by side

@@ -183,10 +183,10 @@ def test_an_interpolation_in_a_key_is_refused_too(originals: Path, tmp_path: Pat
         load_checkpoint(tmp_path / "a")
 
 
-def test_messages_name_the_file_the_cause_and_the_way_out(originals: Path, tmp_path: Path) -> None:
+def test_messages_name_the_file_and_the_cause(originals: Path, tmp_path: Path) -> None:
     shutil.copytree(originals / "a", tmp_path / "a")
     (tmp_path / "a" / ARRAYS).write_bytes(b"12345")
-    with pytest.raises(CheckpointError, match=rf"{ARRAYS} has 5 bytes instead of \d+\. .*checkpoint=.*rlexp resume"):
+    with pytest.raises(CheckpointError, match=rf"{ARRAYS} has 5 bytes instead of \d+\.$"):
         load_checkpoint(tmp_path / "a")
     set_state("format_version", value=2)(tmp_path / "a", tmp_path, tmp_path)
     with pytest.raises(CheckpointError, match="newer rlexp: upgrade"):

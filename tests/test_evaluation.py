@@ -210,3 +210,21 @@ def test_evaluation_leaves_environments_generators_and_normalisers_untouched(nam
     runner = Runner(config)
     runner.train(tmp_path / "run")
     assert runner.callbacks[0].compared == 1  # type: ignore[attr-defined]
+
+
+def test_an_episode_that_may_never_end_is_told_of_once_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlexp.evaluation.LONG_EPISODE", 15)
+    for kwargs, limit, times in (
+        ({"length": 18}, None, 1),  # without a limit, and long
+        ({"length": 12, "end": "truncated"}, None, 0),  # it truncates by itself
+        ({"length": 18}, 17, 0),  # the limit ends it
+    ):
+        said: list[str] = []
+        config = counting_config("replay", env__kwargs=kwargs, env__max_episode_steps=limit)
+        runner = Runner(config)
+        evaluator = Evaluator(runner.env, warn=said.append)
+        for _ in range(2):
+            evaluator(runner.policy(), 3, seed=0)
+        evaluator.close()
+        assert len(said) == times
+        assert all("has gone on for 15 steps" in each and "env.max_episode_steps" in each for each in said)

@@ -1,5 +1,7 @@
 """The algorithms: one file each, named after the paper."""
 
+from rlexp.algos.a2c import A2C
+from rlexp.algos.actor_critic import ActorCritic
 from rlexp.algos.base import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
 from rlexp.algos.c51 import C51
 from rlexp.algos.crr import CRR
@@ -11,8 +13,10 @@ from rlexp.algos.qrdqn import QRDQN
 from rlexp.algos.rainbow import Rainbow
 from rlexp.algos.rlpd import RLPD
 from rlexp.algos.sac import SAC
+from rlexp.algos.trpo import TRPO
 
 __all__ = [
+    "A2C",
     "C51",
     "CRR",
     "DQN",
@@ -21,6 +25,8 @@ __all__ = [
     "QRDQN",
     "RLPD",
     "SAC",
+    "TRPO",
+    "ActorCritic",
     "Algorithm",
     "DiscreteSAC",
     "OffPolicyAlgorithm",

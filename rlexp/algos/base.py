@@ -17,8 +17,9 @@ from rlexp.compiling import CompiledPhase, phases_of
 from rlexp.config.component import schedulable
 from rlexp.config.fields import Fraction
 from rlexp.envs.spec import EnvSpec
-from rlexp.errors import CheckpointError
+from rlexp.errors import CheckpointError, ConfigError
 from rlexp.models import Model
+from rlexp.models.distributions import IMPOSSIBLE
 from rlexp.optim import Optimizer
 from rlexp.schedules import Schedule
 from rlexp.seeding import derive_seed
@@ -35,6 +36,10 @@ class Algorithm(ABC):
     loops: ClassVar[frozenset[str]]  # trainers it can learn in
     actions: ClassVar[frozenset[str]]  # action spaces it can act in
     unit_actions: ClassVar[bool] = False  # acts in [-1, 1]; the framework rescales to the bounds of the space
+    reserved: ClassVar[frozenset[str]] = frozenset(  # attributes that setup() sets: no setting may be called so
+        {"spec", "device", "autocast", "updates", "generator", "scheduled", "compiled"}
+    )
+    carry_size = 0  # numbers that it remembers of each episode; set by build where it is recurrent
 
     gamma: Fraction = 0.99  # discount of future reward
     schedules: dict[str, Any] = field(default_factory=dict)  # numeric fields that change over the run
@@ -68,15 +73,23 @@ class Algorithm(ABC):
 
     @abstractmethod
     def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
-        """Actions for a batch of observations; ``carry`` is whatever this returned last time, None at first."""
+        """Actions for a batch of observations; ``carry`` is what this returned last time, None at first.
+
+        Where the algorithm is recurrent it is a tensor [N, carry_size] whose zeros are the start of an episode.
+        """
 
     @abstractmethod
     def update(self, batch: Any) -> Update:
         """Learn from a :class:`Batch` (on-policy: a whole :class:`Rollout`)."""
 
-    def reset_carry(self, carry: Any, ended: Tensor) -> Any:
+    def reset_carry(self, carry: Tensor | None, ended: Tensor) -> Tensor | None:
         """The carry with the rows whose episode ended set to the start of an episode; ``ended`` is bool [N]."""
-        return carry
+        return None if carry is None else carry.masked_fill(ended.to(carry.device).unsqueeze(-1), 0.0)
+
+    def masked(self, values: Tensor, obs: Obs) -> Tensor:
+        """Values or logits of the actions [..., A], those of the impossible ones far below all others."""
+        mask = self.spec.obs.mask_in(obs)
+        return values if mask is None else values.masked_fill(~mask.bool(), IMPOSSIBLE)
 
     def noise(self, *shape: int) -> Tensor:
         """Standard normal noise from the algorithm's own generator, drawn outside of the compiled phases."""
@@ -91,6 +104,7 @@ class Algorithm(ABC):
     def _prepare_schedules(self) -> None:
         """A scheduled float becomes a 0-dim tensor that is changed in place: graphs and optimizers read it anew."""
         self.scheduled: dict[str, tuple[Schedule, float]] = {}
+        self._schedule_values: dict[str, float] = {}  # as set last
         kinds = schedulable(type(self))
         for name, given in self.schedules.items():
             if given is None:
@@ -105,6 +119,9 @@ class Algorithm(ABC):
         """Set every scheduled hyperparameter to its value at ``progress`` of the budget."""
         for name, (schedule, initial) in self.scheduled.items():
             value = schedule.value(initial, progress)
+            if value == self._schedule_values.get(name):
+                continue
+            self._schedule_values[name] = value
             current = getattr(self, name)
             if isinstance(current, Tensor):
                 current.fill_(value)
@@ -135,8 +152,10 @@ class Algorithm(ABC):
         return {k: v for k, v in vars(self).items() if isinstance(v, kinds) and k not in self.scheduled}
 
     def _refuse_hidden_state(self) -> None:
-        """State in a list or dict would be left out of checkpoints without a word."""
+        """State in a list or dict would be left out of checkpoints without a word; in place of a setting, too."""
         for name, value in vars(self).items():
+            if name in type(self).__dataclass_fields__ and isinstance(value, (nn.Module, Optimizer)):
+                raise ConfigError(f"algo.{name}: build() puts a {type(value).__name__} in its place. Rename the field.")
             items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
             if any(isinstance(item, (nn.Module, Optimizer, Tensor)) for item in items):
                 raise TypeError(
@@ -189,14 +208,14 @@ class OnPolicyAlgorithm(Algorithm):
 
     @abstractmethod
     def value(self, obs: Obs) -> Tensor:
-        """V(s) for a batch of observations, [B]."""
+        """V(s) for a batch of observations, [B]; a recurrent algorithm also takes the carry before them."""
 
     @abstractmethod
     def update(self, batch: Rollout) -> Update:
         """Learn from one rollout [T, N]; owns its epochs and minibatches."""
 
-    def updates_per_rollout(self, transitions: int) -> int:
-        """How many optimizer steps one rollout of so many transitions leads to."""
+    def updates_per_rollout(self, steps: int, num_envs: int) -> int:
+        """How many optimizer steps one rollout of so many steps in each environment leads to."""
         return 1
 
 

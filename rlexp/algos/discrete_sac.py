@@ -52,10 +52,15 @@ class DiscreteSAC(SAC):
         self.actor = model.build(spec, n, defaults=self.actor_network)
         self.critic = model.build(spec, n, defaults=self.critic_network, ensemble=self.n_critics)
 
-    @property
-    def target_entropy(self) -> Any:
+    def policy(self, obs: Obs) -> Any:
+        """π(·|s) over the actions that are possible."""
+        return self.head.dist(self.masked(self.actor(obs), obs))
+
+    def target_entropy(self, obs: Obs) -> Any:
         """H̄, a share of the largest entropy there is."""
-        return self.target_entropy_ratio * math.log(self.spec.action.n)
+        mask = self.spec.obs.mask_in(obs)
+        largest = math.log(self.spec.action.n) if mask is None else mask.bool().sum(-1).log()
+        return self.target_entropy_ratio * largest
 
     def randomness(self, batch: Batch) -> dict[str, Tensor]:
         """None: expectations are exact."""

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from rlexp.algos.base import DISCRETE, MIXED, REPLAY, OffPolicyAlgorithm
 from rlexp.algos.losses import td_priority, weighted_mean
-from rlexp.compiling import phase
+from rlexp.compiling import acting, phase
 from rlexp.config.component import component
 from rlexp.config.fields import Count, Fraction, Positive, Static, Structure
 from rlexp.envs.spec import EnvSpec
 from rlexp.models import Model, NetDefaults
 from rlexp.models.target import TargetNetwork
 from rlexp.optim import Adam
+from rlexp.tree import tree_first
 from rlexp.types import Act, Batch, Obs, Update
 
 Draw = dict[str, Tensor]  # the random numbers of one forward pass
@@ -106,20 +107,35 @@ class DQN(OffPolicyAlgorithm):
     def choice(self, batch: Batch, target: Tensor, draws: dict[str, Draw]) -> Tensor:
         """The action [B] whose value the target takes, where ``target`` is the target network's head."""
         chooser = self.head(self.q, batch.next_obs, draws["choice"]) if self.double else target
-        return self.q_values(chooser).argmax(-1)
+        return self.greedy(chooser, batch.next_obs)
+
+    def greedy(self, head: Tensor, obs: Obs) -> Tensor:
+        """The best possible action [B] by such predictions."""
+        return self.masked(self.q_values(head), obs).argmax(-1)
 
     # ---- acting and learning
 
     def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
         """The greedy action; to explore, a random one with probability ε, or noise on the weights."""
-        draw = self.draw_weights(generator) if explore else {}
-        q = self.q_values(self.head(self.q, obs, draw))  # [N, A]
-        greedy = q.argmax(-1)
-        if not explore or self.noisy:
-            return Act(greedy)
-        chance = torch.rand((2, *greedy.shape), generator=generator, device=q.device)
-        uniform = (chance[1] * q.shape[-1]).long()
-        return Act(torch.where(chance[0] < self.epsilon, uniform, greedy))
+        if not explore:
+            return Act(self.greedy(self.head(self.q, obs, {}), obs))
+        numbers = 1 + self.spec.action.n if self.spec.obs.masked else 2
+        shape = (numbers, len(tree_first(obs)))
+        chance = None if self.noisy else torch.rand(shape, generator=generator, device=self.device)
+        return Act(self.explore(obs, self.draw_weights(generator), chance))
+
+    @acting
+    def explore(self, obs: Obs, draw: Draw, chance: Tensor | None) -> Tensor:
+        """Noisy actions [N], or ε-greedy ones: ``chance`` [2, N] is whether to take a random one, and which.
+
+        Where some are impossible it is [1 + A, N], a lot for each.
+        """
+        best = self.greedy(self.head(self.q, obs, draw), obs)
+        if chance is None:
+            return best
+        lots = self.masked(chance[1:].T, obs)
+        anyone = lots.argmax(-1) if self.spec.obs.masked else (lots[:, 0] * self.spec.action.n).long()
+        return torch.where(chance[0] < self.epsilon, anyone, best)
 
     def draw_weights(self, generator: torch.Generator) -> Draw:
         """Noise for the weights of one forward pass; nothing if they have none."""
@@ -150,8 +166,9 @@ class DQN(OffPolicyAlgorithm):
     def q_loss(self, batch: Batch, draws: dict[str, Draw]) -> tuple[Tensor, Tensor, Tensor | None]:
         """The loss, Q(s, a) [B], and the priorities [B] of a weighted batch."""
         with torch.no_grad():
-            online_q = self.head(self.q, batch.next_obs, draws["choice"]) if self.double else None
-            target_q = self.head(self.target_q, batch.next_obs, draws["target"])
+            following = batch.next_obs
+            online_q = self.masked(self.head(self.q, following, draws["choice"]), following) if self.double else None
+            target_q = self.masked(self.head(self.target_q, following, draws["target"]), following)
             target = dqn_target(batch.reward, batch.discount, target_q, online_q)
         q = value_taken(self.head(self.q, batch.obs, draws["online"]), batch.action)
         return dqn_loss(q, target, batch.weight), q, td_priority(q, target, batch.weight)

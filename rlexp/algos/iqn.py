@@ -76,7 +76,7 @@ class IQN(QRDQN):
     def choice(self, batch: Batch, target: Tensor, draws: dict[str, Draw]) -> Tensor:
         """The best action by fixed fractions, not by those that happened to be drawn for the target."""
         net = self.q if self.double else self.target_q
-        return self.q_values(self.head(net, batch.next_obs, draws["choice"])).argmax(-1)
+        return self.greedy(self.head(net, batch.next_obs, draws["choice"]), batch.next_obs)
 
     def fraction(self, draw: Draw) -> Tensor:
         """The τ that were drawn, [B, N]."""

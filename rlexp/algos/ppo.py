@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from rlexp.algos.base import CONTINUOUS, DISCRETE, MULTI_BINARY, MULTI_DISCRETE, OnPolicyAlgorithm
-from rlexp.buffers.returns import gae
+from rlexp.algos.actor_critic import ActorCritic, explained_variance
+from rlexp.algos.losses import weighted_mean
 from rlexp.compiling import phase
 from rlexp.config.component import component
-from rlexp.config.fields import Count, Fraction, NonNegative, Positive, Static
+from rlexp.config.fields import Count, NonNegative, Positive
 from rlexp.envs.spec import EnvSpec
-from rlexp.models import Activation, Model, NetDefaults, policy_distribution
+from rlexp.models import Model
 from rlexp.optim import Adam
 from rlexp.tree import tree_map
-from rlexp.types import Act, Obs, Rollout, Update
+from rlexp.types import Obs, Rollout, Update
 
 
 class PPOLoss(NamedTuple):
@@ -38,20 +38,24 @@ def ppo_loss(
     returns: Tensor,
     clip_range: Any,  # a number, or a 0-dim tensor where it is scheduled
     value_clip: Any = None,
+    weight: Tensor | None = None,
 ) -> PPOLoss:
-    """Clipped surrogate −E[min(ρ A, clip(ρ, 1 ± ε) A)] with ρ = π/π_old, and the value error; all inputs [B]."""
+    """Clipped surrogate −E[min(ρ A, clip(ρ, 1 ± ε) A)] with ρ = π/π_old, and the value error; all inputs [B].
+
+    ``weight``, of mean 1, says how much each row counts; None: all the same.
+    """
     log_ratio = log_prob - old_log_prob
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
-    policy = -torch.minimum(ratio * advantage, clipped * advantage).mean()
+    policy = -weighted_mean(torch.minimum(ratio * advantage, clipped * advantage), weight)
     error = (value - returns).square()
     if value_clip is not None:
         near = old_value + (value - old_value).clamp(-value_clip, value_clip)
         error = torch.maximum(error, (near - returns).square())
     with torch.no_grad():
-        approx_kl = (ratio - 1 - log_ratio).mean()  # low-variance, never negative (Schulman, 2020)
-        clip_fraction = ((ratio - 1).abs() > clip_range).float().mean()
-    return PPOLoss(policy, error.mean(), approx_kl, clip_fraction)
+        approx_kl = weighted_mean(ratio - 1 - log_ratio, weight)  # low-variance, never negative (Schulman, 2020)
+        clip_fraction = weighted_mean(((ratio - 1).abs() > clip_range).float(), weight)
+    return PPOLoss(policy, weighted_mean(error, weight), approx_kl, clip_fraction)
 
 
 METRICS = ("loss/policy", "loss/value", "policy/entropy", "policy/approx_kl", "policy/clip_fraction", "loss/grad_norm")
@@ -59,20 +63,16 @@ METRICS = ("loss/policy", "loss/value", "policy/entropy", "policy/approx_kl", "p
 
 @component("algo", "ppo")
 @dataclass(eq=False, kw_only=True)
-class PPO(OnPolicyAlgorithm):
+class PPO(ActorCritic):
     """Proximal policy optimisation (Schulman et al., 2017, arXiv:1707.06347) with GAE.
 
     Maximise  E[min(ρ A, clip(ρ, 1 − ε, 1 + ε) A)] − c_v E[(V − R)²] + c_e H(π),  ρ = π(a|s) / π_old(a|s).
     Robust, for every kind of action space; the first choice when environment steps are cheap.
     """
 
-    actions: ClassVar[frozenset[str]] = frozenset({DISCRETE, CONTINUOUS, MULTI_DISCRETE, MULTI_BINARY})
-    network: ClassVar[NetDefaults] = NetDefaults(hidden=(64, 64), activation=Activation.tanh, init="orthogonal")
-
     learning_rate: Positive = 3e-4  # step size
     epochs: Count = 10  # passes over each rollout
     minibatch_size: Count = 64  # transitions in a gradient step; a remainder smaller than this is left out of an epoch
-    gae_lambda: Fraction = 0.95  # bias (0) against variance (1) of the advantages
     clip_range: Positive = 0.2  # how far the probability ratio may leave 1
     value_clip: Positive | None = None  # how far a value may leave the old one; null: not clipped
     value_coef: NonNegative = 0.5  # weight of the value error
@@ -80,80 +80,62 @@ class PPO(OnPolicyAlgorithm):
     normalize_advantage: bool = True  # zero mean and unit deviation within each minibatch
     target_kl: Positive | None = None  # stop a rollout's epochs once the policy moved 1.5 times this far
     max_grad_norm: Positive = 0.5  # gradients are scaled down to this norm
-    initial_log_std: Annotated[float, Static()] = 0.0  # of the Gaussian for continuous actions
 
     def build(self, spec: EnvSpec, model: Model) -> None:
         """Separate actor and critic under one optimizer."""
-        self.head = policy_distribution(spec.action)
-        self.actor = model.build(spec, self.head.out, defaults=self.network, out_gain=0.01)
-        self.critic = model.build(spec, 1, defaults=self.network, out_gain=1.0)
-        self.log_std = torch.full((self.head.out,), self.initial_log_std) if self.head.needs_log_std else None
-        parameters: list[tuple[str, Tensor]] = [*self.actor.named_parameters(), *self.critic.named_parameters()]
-        if self.log_std is not None:
-            parameters.append(("log_std", self.log_std.requires_grad_()))
+        self.build_networks(spec, model)
+        parameters = self.parameters()
         self.optimizer = Adam(parameters, self.learning_rate, eps=1e-5, max_grad_norm=self.max_grad_norm)
-
-    def policy(self, obs: Obs) -> Any:
-        """π(·|s)."""
-        return self.head.dist(self.actor(obs), self.log_std)
-
-    def value(self, obs: Obs) -> Tensor:
-        """V(s), [B]."""
-        return self.critic(obs).squeeze(-1)
-
-    def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
-        """Sample with log-probability and value, or take the mode."""
-        policy = self.policy(obs)
-        if not explore:
-            return Act(policy.mode())
-        value = self.value(obs)
-        action = policy.sample(self.head.draw_noise(len(value), generator=generator, device=value.device))
-        return Act(action, extras={"log_prob": policy.log_prob(action), "value": value})
 
     def update(self, batch: Rollout) -> Update:
         """Epochs of minibatches over one rollout."""
-        advantage, returns = gae(
-            batch.reward, batch.value, batch.next_value, batch.terminated, batch.done, self.gamma, self.gae_lambda
-        )
-        data = {
-            "action": batch.action.flatten(0, 1),
-            "log_prob": batch.extras["log_prob"].flatten(),
-            "advantage": advantage.flatten(),
-            "value": batch.value.flatten(),
-            "returns": returns.flatten(),
-        }
-        obs = tree_map(lambda leaf: leaf.flatten(0, 1), batch.obs)
+        advantage, returns = self.advantages(batch)
+        obs, data = self.rows(batch, advantage, returns)
         steps = []
-        for rows in self.minibatches(batch.reward.numel()):
+        for rows in self.minibatches(*batch.reward.shape):
             steps.append(self.minibatch_phase(obs, data, rows))
             self.updates += 1
             if self.target_kl is not None and float(steps[-1][3]) > 1.5 * self.target_kl:
                 break
         metrics = dict(zip(METRICS, torch.stack(steps).mean(0)))
-        variance = data["returns"].var(correction=0).clamp_min(1e-8)
-        residual = (data["returns"] - data["value"]).var(correction=0) / variance
-        return Update(metrics | {"value/explained_variance": 1 - residual})
+        return Update(metrics | {"value/explained_variance": explained_variance(batch.value, returns)})
 
-    def minibatches(self, count: int) -> list[Tensor]:
+    def rows(self, batch: Rollout, advantage: Tensor, returns: Tensor) -> tuple[Obs, dict[str, Tensor]]:
+        """The rollout [T, N, …] as what minibatches are drawn from: T·N rows."""
+        obs, action = tree_map(lambda leaf: leaf.flatten(0, 1), batch.obs), batch.action.flatten(0, 1)
+        with torch.no_grad():
+            log_prob = self.policy(obs).log_prob(action)
+        data = {
+            "action": action,
+            "log_prob": log_prob,
+            "advantage": advantage.flatten(),
+            "value": batch.value.flatten(),
+            "returns": returns.flatten(),
+        }
+        return obs, data
+
+    def minibatches(self, steps: int, num_envs: int) -> list[Tensor]:
         """The rows of every minibatch of every epoch."""
-        size = min(self.minibatch_size, count)
-        rows = []
-        for _ in range(self.epochs):
-            order = torch.randperm(count, generator=self.generator, device=self.device)
-            rows += order[: count - count % size].split(size)
-        return rows
+        count = steps * num_envs
+        return self.shuffled(count, min(self.minibatch_size, count), self.epochs)
 
-    def updates_per_rollout(self, transitions: int) -> int:
+    def updates_per_rollout(self, steps: int, num_envs: int) -> int:
         """Minibatches of all epochs."""
-        return self.epochs * (transitions // min(self.minibatch_size, transitions))
+        count = steps * num_envs
+        return self.epochs * (count // min(self.minibatch_size, count))
 
     @phase
     def minibatch_phase(self, obs: Obs, data: dict[str, Tensor], rows: Tensor) -> Tensor:
         """One gradient step on some rows of the rollout; gives the METRICS."""
         obs = tree_map(lambda leaf: leaf[rows], obs)
-        part = {name: column[rows] for name, column in data.items()}
+        loss, entropy = self.losses(obs, {name: column[rows] for name, column in data.items()})
+        norm = self.optimizer.step(loss.policy + self.value_coef * loss.value - self.entropy_coef * entropy)
+        return torch.stack((loss.policy, loss.value, entropy, loss.approx_kl, loss.clip_fraction, norm)).detach()
+
+    def losses(self, obs: Obs, part: dict[str, Tensor]) -> tuple[PPOLoss, Tensor]:
+        """The objective's parts and the policy's entropy on one minibatch."""
         advantage = part["advantage"]
-        if self.normalize_advantage and len(rows) > 1:  # a single one has no deviation
+        if self.normalize_advantage and len(advantage) > 1:  # a single one has no deviation
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
         policy = self.policy(obs)
         loss = ppo_loss(
@@ -166,6 +148,4 @@ class PPO(OnPolicyAlgorithm):
             self.clip_range,
             self.value_clip,
         )
-        entropy = policy.entropy().mean()
-        norm = self.optimizer.step(loss.policy + self.value_coef * loss.value - self.entropy_coef * entropy)
-        return torch.stack((loss.policy, loss.value, entropy, loss.approx_kl, loss.clip_fraction, norm)).detach()
+        return loss, policy.entropy().mean()

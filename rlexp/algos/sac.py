@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlexp.algos.base import CONTINUOUS, MIXED, REPLAY, OffPolicyAlgorithm
 from rlexp.algos.losses import mse, td_priority
-from rlexp.compiling import phase
+from rlexp.compiling import acting, phase
 from rlexp.config.component import component
 from rlexp.config.fields import Count, Fraction, NonNegative, Positive, Size, Static
 from rlexp.envs.spec import EnvSpec
@@ -84,8 +84,7 @@ class SAC(OffPolicyAlgorithm):
         self.actor = model.build(spec, self.head.out, defaults=self.actor_network)
         self.critic = model.build(spec, 1, defaults=self.critic_network, action_dim=dim, ensemble=self.n_critics)
 
-    @property
-    def target_entropy(self) -> Any:
+    def target_entropy(self, obs: Obs) -> Any:
         """H̄, read anew at every update because its scale may be scheduled."""
         return -self.target_entropy_scale * self.spec.action.dim
 
@@ -95,11 +94,15 @@ class SAC(OffPolicyAlgorithm):
 
     def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
         """Sample from the policy, or take its mode."""
-        policy = self.policy(obs)
         if not explore:
-            return Act(policy.mode())
-        rows = len(tree_first(obs))
-        return Act(policy.sample(self.head.draw_noise(rows, generator=generator, device=self.device)))
+            return Act(self.policy(obs).mode())
+        noise = self.head.draw_noise(len(tree_first(obs)), generator=generator, device=self.device)
+        return Act(self.explore(obs, noise))
+
+    @acting
+    def explore(self, obs: Obs, noise: Tensor) -> Tensor:
+        """Actions sampled from the policy."""
+        return self.policy(obs).sample(noise)
 
     def update(self, batch: Batch) -> Update:
         """Critics, their targets, then actor and temperature."""
@@ -134,7 +137,7 @@ class SAC(OffPolicyAlgorithm):
         loss, entropy = self.actor_loss(obs, alpha, noise)
         self.actor_optimizer.step(loss)
         if self.alpha is None:
-            self.alpha_optimizer.step(sac_alpha_loss(self.log_alpha, entropy, self.target_entropy))
+            self.alpha_optimizer.step(sac_alpha_loss(self.log_alpha, entropy, self.target_entropy(obs)))
         return {"loss/actor": loss.detach(), "policy/entropy": entropy.mean(), "policy/alpha": alpha}
 
     def q_taken(self, batch: Batch) -> Tensor:

@@ -51,14 +51,13 @@ def run_envs(spec: dict[str, Any], pacer: Pacer) -> None:
     from rlexp.config.check import build
     from rlexp.config.compose import register
     from rlexp.config.trust import EVERYTHING
-    from rlexp.datasets.random import random_actions
 
     register()
     env = build("env", spec["config"]["env"], EVERYTHING)
     envs = env.build(0)
     envs.reset()
     rng = np.random.default_rng(0)
-    actions = [random_actions(env.spec().action, envs.num_envs, rng) for _ in range(256)]
+    actions = [env.spec().action.sample(envs.num_envs, rng) for _ in range(256)]
     count = 0
     while True:
         for action in actions:

@@ -134,6 +134,42 @@ def _sb3_ppo(config: dict[str, Any]) -> Settings:
     return _sb3(config, "PPO", arguments)
 
 
+def _sb3_a2c(config: dict[str, Any]) -> Settings:
+    algo = config["algo"]
+    _refuse(algo["initial_log_std"] != 0, "initial_log_std")
+    _refuse(algo["rms_alpha"] != 0.99, "rms_alpha")
+    arguments = {
+        "learning_rate": _scheduled(algo, "learning_rate"),
+        "n_steps": config["trainer"]["rollout_steps"],
+        "gae_lambda": algo["gae_lambda"],
+        "normalize_advantage": algo["normalize_advantage"],
+        "ent_coef": algo["entropy_coef"],
+        "vf_coef": algo["value_coef"],
+        "max_grad_norm": algo["max_grad_norm"],
+        "rms_prop_eps": algo["rms_eps"],
+    }
+    return _sb3(config, "A2C", arguments)
+
+
+def _sb3_trpo(config: dict[str, Any]) -> Settings:
+    algo = config["algo"]
+    _refuse(algo["initial_log_std"] != 0, "initial_log_std")
+    arguments = {
+        "learning_rate": _scheduled(algo, "learning_rate"),
+        "n_steps": config["trainer"]["rollout_steps"],
+        "batch_size": algo["minibatch_size"],
+        "n_critic_updates": algo["value_epochs"],
+        "gae_lambda": algo["gae_lambda"],
+        "normalize_advantage": algo["normalize_advantage"],
+        "target_kl": algo["target_kl"],
+        "cg_max_steps": algo["cg_iterations"],
+        "cg_damping": algo["cg_damping"],
+        "line_search_max_iter": algo["line_search_steps"],
+        "line_search_shrinking_factor": algo["line_search_shrink"],
+    }
+    return _sb3(config, "TRPO", arguments, package="sb3_contrib")
+
+
 def _sb3_dqn(config: dict[str, Any]) -> Settings:
     algo, trainer = config["algo"], config["trainer"]
     _refuse(algo["double"], "double Q-learning")
@@ -176,10 +212,12 @@ def _sb3_sac(config: dict[str, Any]) -> Settings:
 
 
 SB3: dict[str, Callable[[dict[str, Any]], Settings]] = {
-    "PPO": _sb3_ppo,
+    "A2C": _sb3_a2c,
     "DQN": _sb3_dqn,
+    "PPO": _sb3_ppo,
     "QRDQN": _sb3_qrdqn,
     "SAC": _sb3_sac,
+    "TRPO": _sb3_trpo,
 }
 
 

@@ -41,6 +41,22 @@ WORKLOADS = (
         aim=6,
     ),
     Workload(
+        "a2c_cartpole",
+        "A2C CartPole, 8 envs × 5",
+        ("algo=a2c", "env=cartpole", "env.num_envs=8"),
+        peer="sb3",
+        least=3,
+        aim=4,
+    ),
+    Workload(
+        "trpo_cartpole",
+        "TRPO CartPole, 8 envs × 256",
+        ("algo=trpo", "env=cartpole", "env.num_envs=8", "trainer.rollout_steps=256"),
+        peer="sb3",
+        least=2,
+        aim=3,
+    ),
+    Workload(
         "dqn_cartpole",
         "DQN CartPole, batch 32, train every 4",
         (

@@ -196,14 +196,11 @@ class ReplayBuffer(RingState):
         if final.next > final.first:
             self._release()
 
-    def cut(self, env: int, obs: ArrayTree) -> None:
-        """Abandon the running episode of one environment, which continues from the observation ``obs`` […].
+    def _cut(self, env: int, first: list[np.ndarray]) -> None:
+        """Abandon the running episode of one environment, which continues from the observation ``first``.
 
         Its last transition becomes truncated; its next observation is the one stored so far.
         """
-        self._cut(env, self._leaves(obs))
-
-    def _cut(self, env: int, first: list[np.ndarray]) -> None:
         before = self._cursor - 1  # -1 is the last place of the ring, as it should be
         if self._rows and not self._flag_rows[before, env]:
             last = [rows[self._cursor, env][None] for rows in self._obs_rows]

@@ -40,11 +40,6 @@ class RingState:
     _generator: np.random.Generator
 
     @property
-    def total_rows(self) -> int:
-        """Rows ever added; they are numbered from 0."""
-        return self._rows
-
-    @property
     def oldest_row(self) -> int:
         """The oldest row still stored."""
         return max(self._rows - self._max_rows, 0)

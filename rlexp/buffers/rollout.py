@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlexp.config.component import component
-from rlexp.tree import ArrayTree, tree_leaves
+from rlexp.tree import ArrayTree, tree_leaves, tree_map
 from rlexp.types import Act, Obs, Rollout
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class RolloutBuffer:
             self._allocate(f"obs/{name}", leaf.shape, getattr(torch, leaf.dtype))
         self._allocate("action", spec.action.shape, getattr(torch, spec.action.dtype))
         self._allocate("value", (), torch.float32)
+        self._values_come = False  # with the acts; otherwise they are computed for the whole rollout at once
         self._extra_names: list[str] | None = None
         if extras is not None:
             self._extra_names = [name for name in extras if name != "value"]
@@ -57,7 +58,8 @@ class RolloutBuffer:
         self._reward = np.zeros(self._shape, np.float32)
         self._terminated = np.zeros(self._shape, bool)
         self._done = np.zeros(self._shape, bool)
-        self._truncations: list[tuple[int, np.ndarray, list[np.ndarray]]] = []  # step, environments, final observations
+        # step, environments, final observations, and what was remembered before those
+        self._truncations: list[tuple[int, np.ndarray, list[np.ndarray], Tensor | None]] = []
 
     def _allocate(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         column = torch.zeros((*self._shape, *shape), dtype=dtype, device=self._device)
@@ -76,7 +78,8 @@ class RolloutBuffer:
         else:
             rows["obs/"][t].copy_(obs)
         rows["action"][t].copy_(act.action)
-        rows["value"][t].copy_(act.extras["value"])
+        if self._values_come:
+            rows["value"][t].copy_(act.extras["value"])
         for name in self._extra_names or ():
             rows[f"extra/{name}"][t].copy_(act.extras[name])
         self._reward[t] = step.reward if reward is None else reward
@@ -86,28 +89,46 @@ class RolloutBuffer:
             envs = np.flatnonzero(step.truncated & ~step.terminated)
             if envs.size:
                 final = dict(tree_leaves(step.next_obs))
-                self._truncations.append((t, envs, [final[name][envs] for name in self._obs_names]))
+                carry = None if act.carry is None else act.carry[torch.from_numpy(envs).to(self._device)]
+                self._truncations.append((t, envs, [final[name][envs] for name in self._obs_names], carry))
 
-    def finish(self, value_fn: Callable[[Obs], Tensor], last_obs: Any) -> Rollout:
+    def finish(
+        self,
+        value_fn: Callable[..., Tensor],
+        last_obs: Any,
+        normalize: Callable[[Obs], Obs] = lambda obs: obs,
+        last_carry: Tensor | None = None,
+    ) -> Rollout:
         """The rollout, with V of every true next observation.
 
-        ``last_obs`` [N, …] is what would be acted on next. ``value_fn`` is called on it and, where episodes were
-        truncated, once on all their final observations [M, …] as the environments gave them (raw: normalising is
-        up to ``value_fn``). The tensors are the buffer's own and are overwritten by the next rollout.
+        ``last_obs`` [N, …] is what would be acted on next. ``value_fn`` is called on it, where episodes were
+        truncated once on all their final observations [M, …], and on the whole rollout if the acts brought no values.
+        Where acts left a carry, it gets the one before each of these observations as well (``last_carry`` [N, …]).
+        ``normalize`` turns observations as the environments gave them into what was stored. The tensors are the
+        buffer's own and are overwritten by the next rollout.
         """
         columns = self._columns
+        leaves = {name: columns[f"obs/{name}"] for name in self._obs_names}
+        obs: Obs = leaves[""] if self._single else leaves
         value = columns["value"]
         done, terminated = (torch.from_numpy(flags).to(self._device) for flags in (self._done, self._terminated))
         next_value = torch.empty_like(value)
-        next_value[:-1] = value[1:]
+
+        def value_of(raw: Any, carry: Tensor | None) -> Tensor:
+            seen = normalize(self._to_device(raw))
+            return value_fn(seen) if carry is None else value_fn(seen, carry)
+
         with torch.no_grad():
-            next_value[-1] = value_fn(self._to_device(last_obs))
+            if not self._values_come:
+                flat = tree_map(lambda leaf: leaf.flatten(0, 1), obs)
+                value.copy_(value_fn(flat).view(self._shape))
+            next_value[:-1] = value[1:]
+            next_value[-1] = value_of(last_obs, last_carry)
             next_value.masked_fill_(done, 0.0)  # termination has no future; truncation is filled in next
             if self._truncations:
-                self._bootstrap(next_value, value_fn)
-        obs = {name: columns[f"obs/{name}"] for name in self._obs_names}
+                self._bootstrap(next_value, value_of)
         return Rollout(
-            obs=obs[""] if self._single else obs,
+            obs=obs,
             action=columns["action"],
             reward=torch.from_numpy(self._reward).to(self._device),
             value=value,
@@ -117,14 +138,16 @@ class RolloutBuffer:
             extras={name: columns[f"extra/{name}"] for name in self._extra_names or ()},
         )
 
-    def _bootstrap(self, next_value: Tensor, value_fn: Callable[[Obs], Tensor]) -> None:
+    def _bootstrap(self, next_value: Tensor, value_of: Callable[[Any, Tensor | None], Tensor]) -> None:
         """Where an episode was truncated, the next value is that of its final observation."""
-        steps = np.concatenate([np.full(len(envs), t) for t, envs, _ in self._truncations])
-        envs = np.concatenate([envs for _, envs, _ in self._truncations])
-        final = [np.concatenate(leaves) for leaves in zip(*(leaves for _, _, leaves in self._truncations))]
-        obs: ArrayTree = final[0] if self._single else dict(zip(self._obs_names, final))
+        times, places, observations, carries = zip(*self._truncations)
+        steps = np.concatenate([np.full(len(envs), t) for t, envs in zip(times, places)])
+        envs = np.concatenate(places)
+        final = [np.concatenate(leaves) for leaves in zip(*observations)]
+        carry = None if carries[0] is None else torch.cat(carries)
+        final_obs: ArrayTree = final[0] if self._single else dict(zip(self._obs_names, final))
         index = torch.from_numpy(steps).to(self._device), torch.from_numpy(envs).to(self._device)
-        next_value[index] = value_fn(self._to_device(obs))
+        next_value[index] = value_of(final_obs, carry)
 
     def _to_device(self, tree: Any) -> Obs:
         if isinstance(tree, dict):
@@ -133,6 +156,7 @@ class RolloutBuffer:
 
     def _check_first(self, obs: Obs, act: Act) -> None:
         """Once per rollout: copy_ would convert a wrong dtype in silence."""
+        self._values_come = "value" in act.extras
         if self._extra_names is None:
             self._extra_names = [name for name in act.extras if name != "value"]
             for name in self._extra_names:

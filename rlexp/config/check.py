@@ -9,16 +9,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, get_type_hints
 
 from hydra.core.config_store import ConfigStore
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlexp.config.component import accepts_any_keyword, range_problems, schema_of
+from rlexp.config.component import WHOLE, accepts_any_keyword, range_problems, schema_of
 from rlexp.config.messages import complaint
 from rlexp.config.messages import suggest as suggest
+from rlexp.config.overrides import whole
 from rlexp.config.trust import EVERYTHING, Trust, check_env, locate, require_component
 from rlexp.errors import ConfigError, UntrustedError
 from rlexp.schedules import Schedule
@@ -32,7 +33,7 @@ HYDRA_KEYS = {"_args_", "_partial_", "_recursive_", "_convert_"}  # would change
 class Root:
     """The top level of every run's config."""
 
-    name: str = "run"  # folder of the run below outputs/
+    name: str = "run"  # folder of the run below outputs/; config.yaml makes it of algorithm, environment, seed and time
     seed: int = 0  # every random stream of the run is derived from it
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
     compile: Any = "auto"  # compile updates: auto (when enough are planned to pay), true, false
@@ -147,6 +148,8 @@ def _defaults(schema: type) -> DictConfig:
 
 
 def _merge(where: str, schema: type, values: dict[str, Any]) -> DictConfig:
+    kinds = get_type_hints(schema)
+    values = {name: whole(value) if kinds.get(name) in WHOLE else value for name, value in values.items()}
     try:
         return OmegaConf.merge(_defaults(schema), values)  # type: ignore[return-value]
     except OmegaConfBaseException as error:
@@ -192,10 +195,15 @@ def _check_root(top: DictConfig) -> None:
         raise ConfigError(f"precision must be float32 or bfloat16, not {top.precision!r}.")
     if top.progress not in ("auto", "rich", "plain", "none"):
         raise ConfigError(f"progress must be auto, rich, plain or none, not {top.progress!r}.")
-    if not top.name or "/" in top.name or top.name in (".", ".."):
-        raise ConfigError(
-            f"name is the run's folder below outputs/ and must not hold a slash, not {top.name!r}. "
-            "To write elsewhere, set hydra.run.dir=…"
-        )
+    check_name(top.name)
     if top.seed < 0:
         raise ConfigError(f"seed must be at least 0, not {top.seed}.")
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that would lead out of outputs/."""
+    if not name or "/" in name or name in (".", ".."):
+        raise ConfigError(
+            f"name is the run's folder below outputs/ and must not hold a slash, not {name!r}. "
+            "To write elsewhere, set hydra.run.dir=…"
+        )

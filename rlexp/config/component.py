@@ -29,6 +29,7 @@ T = TypeVar("T", bound=type)
 
 REGISTRY: dict[str, dict[str, type]] = {}  # group -> name -> class
 _PRIMITIVES = (int, float, bool, str)
+WHOLE = (int, Optional[int], list[int], Optional[list[int]])  # types of settings that take no fractions
 
 
 def component(group: str, name: str | None = None) -> Callable[[T], T]:
@@ -86,6 +87,7 @@ def range_problems(cls: type, values: dict[str, Any], *, closed: bool = False) -
 @functools.cache
 def schema_of(cls: type) -> type:
     """The structured config of a target: ``_target_`` and every constructor argument, typed where it can be."""
+    _refuse_shadowing(cls)
     specs: list[Any] = [("_target_", str, field(default=target_of(cls)))]
     for name, annotation, default in _arguments(cls):
         if name == "schedules":
@@ -95,6 +97,35 @@ def schema_of(cls: type) -> type:
         kind = _config_type(annotation)
         specs.append((name, kind, default))
     return make_dataclass(f"{cls.__name__}Config", specs, namespace={"__module__": cls.__module__})
+
+
+def schema_type(cls: type, name: str) -> Any:
+    """The type that the setting ``name`` of a target is checked with; None if there is no such setting."""
+    annotations = _init_annotations(cls)
+    return _config_type(annotations[name]) if name in annotations else None
+
+
+def _refuse_shadowing(cls: type) -> None:
+    """A setting named like a method or attribute of a base class would take its place there."""
+    if not dataclasses.is_dataclass(cls):
+        return
+    for setting in dataclasses.fields(cls):
+        for base in cls.__mro__[1:-1] if setting.init else ():
+            if _holds(base, setting.name):
+                raise ConfigError(
+                    f"{cls.__qualname__}.{setting.name}: {base.__qualname__} uses this name itself, so it cannot be a "
+                    "setting. Give the field another name."
+                )
+
+
+def _holds(base: type, name: str) -> bool:
+    """Whether a class has a method or an attribute of its own by this name, one that is not a setting."""
+    if name in vars(base).get("reserved", ()):
+        return True
+    declared = [each for cls in base.__mro__ if dataclasses.is_dataclass(cls) for each in dataclasses.fields(cls)]
+    if any(each.name == name for each in declared):
+        return not any(each.init for each in declared if each.name == name)  # for the framework's own use
+    return name in vars(base) or name in vars(base).get("__annotations__", {})
 
 
 def schedulable(cls: type) -> dict[str, type]:

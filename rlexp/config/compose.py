@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rlexp.config.check import GROUPS, check_config, to_plain
 from rlexp.config.explain import explain as explain_error
 from rlexp.config.messages import complaint
+from rlexp.config.overrides import whole_numbers
 from rlexp.config.trust import EVERYTHING, import_plugins
 from rlexp.errors import ConfigError
 
@@ -26,7 +27,7 @@ CONFIG_MODULE = "rlexp.conf"
 CONFIG_DIR_VARIABLE = "RLEXP_CONFIG_DIR"  # a folder of the user's own YAML, added to the search path
 CHOICE_GROUPS = (*GROUPS, "logger", "zoo")  # in the order `rlexp list` shows them
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, AssertionError, ValueError)  # Hydra raises all of these
-COMPONENT_PACKAGES = ("algos", "buffers", "datasets", "envs", "loggers", "models", "trainers")
+COMPONENT_PACKAGES = ("algos", "buffers", "contrib", "datasets", "envs", "loggers", "models", "trainers")
 
 
 def register() -> None:
@@ -38,26 +39,33 @@ def register() -> None:
         OmegaConf.register_new_resolver("rlexp.token", lambda: secrets.token_hex(2), use_cache=True)
 
 
-def search_path_overrides(folders: Sequence[str] = ()) -> list[str]:
-    """The user's config folders, those given and the one from the environment, as an override."""
+def config_folders(given: Sequence[str] = ()) -> list[Path]:
+    """The user's own config folders: those of --config-dir and the one from the environment."""
     if user := os.environ.get(CONFIG_DIR_VARIABLE):
-        folders = [*folders, user]
-    for folder in folders:
+        given = [*given, user]
+    for folder in given:
         if not Path(folder).is_dir():
             raise ConfigError(f"The config folder {folder} (--config-dir or {CONFIG_DIR_VARIABLE}) does not exist.")
-    quoted = ["'file://" + str(Path(folder).resolve()).replace("'", r"\'") + "'" for folder in folders]
+    return [Path(folder) for folder in given]
+
+
+def search_path_overrides(folders: Sequence[str] = ()) -> list[str]:
+    """The user's config folders, those given and the one from the environment, as an override."""
+    paths = [str(folder.resolve()) for folder in config_folders(folders)]
+    quoted = ["'file://" + path.replace("'", r"\'") + "'" for path in paths]
     return [f"hydra.searchpath=[{','.join(quoted)}]"] if quoted else []
 
 
-def without_null(overrides: Sequence[str]) -> list[str]:
-    """``dataset=null`` as Hydra understands it, which takes no null for a group."""
-    return [f"~{each[:-5]}" if each in (f"{group}=null" for group in CHOICE_GROUPS) else each for each in overrides]
+def for_hydra(overrides: Sequence[str]) -> list[str]:
+    """``dataset=null`` and ``trainer.total_steps=1e4`` as Hydra understands them: no null for a group, no whole 1e4."""
+    nulls = [f"{group}=null" for group in CHOICE_GROUPS]
+    return whole_numbers(f"~{each[:-5]}" if each in nulls else each for each in overrides)
 
 
-def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Compose and check a config in Python, without a Hydra job around it."""
+def compose(overrides: Sequence[str] = (), folders: Sequence[str] = ()) -> dict[str, Any]:
+    """Compose and check a config in Python, without a Hydra job around it; ``folders`` are those of --config-dir."""
     register()
-    given = [*search_path_overrides(), *without_null(overrides)]
+    given = [*search_path_overrides(folders), *for_hydra(overrides)]
     try:
         return check_config(plain_config(_compose(given)), EVERYTHING)
     except COMPOSITION_ERRORS as error:
@@ -87,13 +95,13 @@ def explain(error: BaseException, overrides: Sequence[str]) -> ConfigError:
     return explain_error(error, overrides, _compose, choices)
 
 
-def choices(group: str) -> dict[str, str]:
-    """Every choice of a group with its one line: the first comment of its YAML file. Composes and imports nothing."""
-    folders = _conf_package_folders()
-    if user := os.environ.get(CONFIG_DIR_VARIABLE):
-        folders.append(Path(user))
+def choices(group: str, folders: Sequence[Path] | None = None) -> dict[str, str]:
+    """Every choice of a group with its one line: the first comment of its YAML file. Composes and imports nothing.
+
+    ``folders`` are the user's own; without them, the one from the environment.
+    """
     found: dict[str, str] = {}
-    for folder in folders:
+    for folder in [*_conf_package_folders(), *(config_folders() if folders is None else folders)]:
         for path in sorted((folder / group).glob("*.yaml")):
             found.setdefault(path.stem, _first_comment(path))
     return dict(sorted(found.items()))

@@ -11,7 +11,7 @@ from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from rlexp.config.component import REGISTRY, schema_of
+from rlexp.config.component import REGISTRY, schema_of, schema_type
 from rlexp.config.messages import complaint, setting_names, suggest
 from rlexp.config.trust import EVERYTHING, locate
 from rlexp.errors import ConfigError
@@ -48,7 +48,7 @@ def explain(
         whole = f"{key.rsplit('.', 1)[0]}={{shape:linear,end:0}}"
         return ConfigError(f"{key}: give the whole schedule at once, e.g. '{whole}'.")
     if isinstance(inner, OmegaConfBaseException):
-        return _misfit(inner, text)
+        return _misfit(inner, text, overrides)
     return ConfigError(" ".join(line.strip() for line in text.splitlines()[:3]))
 
 
@@ -82,17 +82,22 @@ def _unknown_key(key: str, rest: Sequence[str], compose: Compose, parent_node: A
             return _no_such_setting(key, key.split(".")[-1], parent_node)
         return ConfigError(f"{key}: no such setting.")
     parts = key.split(".")
+    owner = node
     for depth, name in enumerate(parts):
         parent, where = ".".join(parts[:depth]), ".".join(parts[: depth + 1])
         if node is None:
-            return ConfigError(f"{key}: no {parent} is chosen. Choose one first: {parent}=… (see: rlexp list {parent})")
+            known = _choices_with(parent, name) or [f"{parent}=… (see: rlexp list {parent})"]
+            return ConfigError(f"{key}: no {parent} is chosen. Choose one first: {' or '.join(known)}")
         if not isinstance(node, DictConfig):
             return ConfigError(f"{key}: {parent} is a single value, {node!r}, with nothing below it.")
         if depth and parts[depth - 1] == "kwargs" and name not in node:
             return ConfigError(f"{where} is a new keyword argument; add it with a plus: +{where}=…")
+        if name not in node and depth and parts[depth - 1] == "schedules" and name in owner:
+            fields = ", ".join(setting_names(node))
+            return ConfigError(f"{where}: {name} cannot be scheduled. Those that can: {fields}.")
         if name not in node:
             return _no_such_setting(where, name, node)
-        node = node[name] if not OmegaConf.is_missing(node, name) else "???"
+        owner, node = node, node[name] if not OmegaConf.is_missing(node, name) else "???"
     return ConfigError(f"{key} gets entries that are new; add them with a plus: +{key}=…")
 
 
@@ -110,29 +115,44 @@ def _no_such_setting(where: str, name: str, node: DictConfig) -> ConfigError:
         fields = known
     if name in fields:
         return ConfigError(f"{where} is not set in its config file; add it with a plus: +{where}=…")
-    return ConfigError(f"{where}: {target.split('.')[-1]} has no such setting.{suggest(name, fields)}")
+    others = _choices_with(where.split(".")[0], name)
+    hint = suggest(name, fields)
+    if others and "Did you mean" not in hint:
+        hint = f" {' and '.join(others)} {'have' if len(others) > 1 else 'has'} it."
+    return ConfigError(f"{where}: {target.split('.')[-1]} has no such setting.{hint}")
 
 
-def _misfit(error: OmegaConfBaseException, text: str) -> ConfigError:
+def _choices_with(group: str, name: str) -> list[str]:
+    """The choices of a group that have a setting of this name."""
+    return sorted(f"{group}={choice}" for choice, cls in REGISTRY.get(group, {}).items() if schema_type(cls, name))
+
+
+def _misfit(error: OmegaConfBaseException, text: str, overrides: Sequence[str]) -> ConfigError:
     """A value that does not fit its schema, from an override or from a file."""
     found = re.search(r"Error merging override ([^\s=]+)", text)
     key = error.full_key or (found[1].lstrip("+~") if found else "config")
     file = re.match(r"In '([^']+)'", text)
+    typed = {each.lstrip("+~").partition("=")[0]: each.partition("=")[2] for each in overrides}
     if file is None:
-        return ConfigError(complaint(key, error))
+        return ConfigError(complaint(key, error, typed.get(key)))
     group, _, name = file[1].rpartition("/")
     if not isinstance(error, (ConfigKeyError, ConfigAttributeError)) or not isinstance(error.parent_node, DictConfig):
         return ConfigError(f"{file[1]}.yaml: {complaint(key, error)}")
+    if key == "_target_":
+        return ConfigError(
+            f"{file[1]}.yaml: _target_ stands at the top level, since the file is of `# @package _global_`. "
+            f"Put it and its settings below `{group}:`"
+        )
     leaf, known = key.split(".")[-1], setting_names(error.parent_node)
     owner = str(error.parent_node.get("_target_", key.rpartition(".")[0])).split(".")[-1]
     part = key.split(".")[0]
-    elsewhere = any(leaf in cls.__dataclass_fields__ for cls in REGISTRY.get(part, {}).values())  # type: ignore[attr-defined]
-    if elsewhere:
+    if not _choices_with(part, leaf):
+        return ConfigError(f"{file[1]}.yaml: {key}: {owner or 'a run'} has no such setting.{suggest(leaf, known)}")
+    chosen = next((f"{each}={typed[each]}" for each in (part, "algo") if each in typed), f"the choice {part}=…")
+    advice = f"The preset does not go with {chosen}: leave out one of the two."
+    if (group, part) == ("algo", "trainer") and name in REGISTRY["algo"]:
+        loops = sorted(REGISTRY["algo"][name].loops)  # type: ignore[attr-defined]
+        advice = f"algo={name} learns with {' or '.join(f'trainer={loop}' for loop in loops)}."
+    elif group != "zoo":
         advice = f"Leave out {group}={name}, or the choice {part}=… that does not go with it."
-        if (group, part) == ("algo", "trainer") and name in REGISTRY["algo"]:
-            loops = sorted(REGISTRY["algo"][name].loops)  # type: ignore[attr-defined]
-            advice = f"algo={name} learns with {' or '.join(f'trainer={loop}' for loop in loops)}."
-        return ConfigError(
-            f"{key}: {owner} has no such setting, but {group}={name} sets it for another {part}. {advice}"
-        )
-    return ConfigError(f"{file[1]}.yaml: {key}: {owner} has no such setting.{suggest(leaf, known)}")
+    return ConfigError(f"{key}: {owner} has no such setting, but {group}={name} sets it for another {part}. {advice}")

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
+from rlexp.config.component import REGISTRY, WHOLE, schema_type
 from rlexp.config.messages import suggest
 from rlexp.errors import ConfigError
+
+_STATE = "its checkpoints fit no other"
+_DIGITS = "another would change the numbers that the run goes on to"
+KEPT = {  # what a saved run cannot exchange, and why
+    **dict.fromkeys(("algo", "env", "model", "buffer", "trainer", "dataset"), _STATE),
+    **dict.fromkeys(("compile", "threads", "precision"), _DIGITS),
+    "zoo": "it was composed when it began",
+    "seed": "its random numbers go on where they stopped",
+    "name": "it is the name of its folder",
+}
 
 
 def parse_override(text: str) -> tuple[str, Any, bool]:
@@ -27,6 +40,45 @@ def parse_override(text: str) -> tuple[str, Any, bool]:
     if override.is_delete() or override.is_sweep_override():
         raise ConfigError(f"{text!r}: only key=value is understood here.")
     return override.key_or_group, _plain(value), override.is_add() or override.is_force_add()
+
+
+_POWER = re.compile(r"(?<![\w.])\d+(\.\d+)?[eE]\+?\d{1,2}(?![\w.])")
+
+
+def whole_numbers(overrides: Iterable[str]) -> list[str]:
+    """``trainer.total_steps=1e4`` with the 10000 that it means, which Hydra would read as a float."""
+    written = []
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if takes_whole_numbers(key.lstrip("+")):
+            value = _POWER.sub(lambda found: f"{Decimal(found[0]):f}", value)
+        written.append(key + equals + value)
+    return written
+
+
+def takes_whole_numbers(key: str) -> bool:
+    """Whether a setting of some component, or of the top level, is a whole number or a list of them."""
+    group, _, name = key.partition(".")
+    if not name:
+        return key == "seed"
+    return any(schema_type(cls, name) in WHOLE for cls in REGISTRY.get(group, {}).values())
+
+
+def refuse_kept(config: dict[str, Any], overrides: Iterable[str]) -> None:
+    """Refuse overrides of what the saved run with this config must keep."""
+    for text in overrides:
+        key, _, _ = parse_override(text)
+        if key in KEPT:
+            single = f" Single settings can be changed: {key}.NAME=…" if isinstance(config.get(key), dict) else ""
+            raise ConfigError(
+                f"{text}: a saved run keeps its {key}, since {KEPT[key]}. Start a new run for that: "
+                f"rlexp {text} …{single}"
+            )
+
+
+def whole(value: Any) -> Any:
+    """The value of a setting that takes whole numbers: 1e4 is one to whoever wrote it, and a float to who reads it."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def apply_overrides(config: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:

@@ -40,12 +40,34 @@ class Trust:
         """Refuse ``what`` unless its package is trusted."""
         if not self.allows(package):
             advice = f"If you trust it, add trust=[{package}] to the command (in Python: trust=[{package!r}])."
-            if package in sys.stdlib_module_names or not package.isidentifier():  # nobody's component lies there
+            if not may_be_own(package):
                 advice = "Only components of rlexp and of packages that you name with trust=[…] may stand there."
             raise UntrustedError(f"{what} would run code of the package {package!r}, which is not trusted. {advice}")
 
 
 EVERYTHING = Trust(None)
+
+
+def may_be_own(package: str) -> bool:
+    """Whether a user's components could lie in a package of this name; nobody's do in the standard library."""
+    return package.isidentifier() and package not in sys.stdlib_module_names
+
+
+def without_strangers(config: dict[str, Any], trust: Trust) -> dict[str, Any]:
+    """The config without callbacks and loggers of packages that are not trusted: who only acts runs neither."""
+
+    def stranger(node: Any) -> bool:
+        target = node.get("_target_") if isinstance(node, dict) else None
+        package = target.split(".")[0] if isinstance(target, str) else ""
+        return may_be_own(package) and not trust.allows(package)
+
+    trainer, loggers = config.get("trainer"), config.get("logger")
+    if isinstance(trainer, dict) and isinstance(trainer.get("callbacks"), list):
+        kept = [node for node in trainer["callbacks"] if not stranger(node)]
+        config = config | {"trainer": trainer | {"callbacks": kept}}
+    if isinstance(loggers, dict):
+        config = config | {"logger": {name: node for name, node in loggers.items() if not stranger(node)}}
+    return config
 
 
 def trusting(packages: Iterable[str] = ()) -> Trust:
@@ -113,7 +135,8 @@ def _import(target: str, where: str, trust: Trust) -> Any:
                 f"{where}._target_={target} needs the package {error.name!r}, which is not installed."
             ) from error
         except Exception as error:
-            raise ConfigError(f"{where}._target_={target}: importing {module_name} failed: {error!r}.") from error
+            reason = str(error) if isinstance(error, ConfigError) else f"{error!r}."  # of a component's definition
+            raise ConfigError(f"{where}._target_={target}: importing {module_name} failed: {reason}") from error
         for part in parts[length:]:
             if isinstance(found, ModuleType):
                 trust.require(found.__name__.split(".")[0], f"{where}._target_={target}, leading out of {parts[0]},")

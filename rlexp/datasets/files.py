@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from rlexp.config.component import component
-from rlexp.datasets.transitions import OPTIONAL_KEYS, REQUIRED_KEYS, Transitions
+from rlexp.datasets.transitions import OPTIONAL_KEYS, REQUIRED_KEYS, Transitions, check_keys
 from rlexp.errors import DataError
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     with _reading(path, "NumPy archive (.npz)"), zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        check_keys(members, str(path))
         members = {key: info for key, info in members.items() if _wanted(key)}
         _check_memory(sum(info.file_size for info in members.values()), path)
         for key, info in members.items():
@@ -84,6 +85,7 @@ def read_hdf5(path: Path) -> dict[str, np.ndarray]:
 
     with _reading(path, "HDF5 file"), h5py.File(path, "r") as file:
         datasets: dict[str, Any] = {}
+        check_keys(file, str(path))
         for key in _KEYS:
             if key in list(file):  # `in file` would follow the link
                 _collect(file, key, key, path, datasets)

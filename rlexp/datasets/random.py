@@ -24,7 +24,6 @@ from rlexp.tree import ArrayTree, tree_leaves
 
 if TYPE_CHECKING:
     from rlexp.envs.gym_env import GymEnv
-    from rlexp.envs.spec import ActionSpec
 
 _FORMAT = 1  # raise when the same settings would give other data
 _RUNTIME_FIELDS = {
@@ -76,7 +75,8 @@ class RandomDataset:
 
         spec = env.spec()
         check_fits(2 * self.size * ReplayBuffer().bytes_per_transition(spec), f"dataset.size={self.size}")
-        action = random_actions(spec.action, self.size, numpy_generator(self.seed, "dataset", "action"))
+        rng = numpy_generator(self.seed, "dataset", "action")
+        action = spec.action.sample(self.size, rng)
         leaves = spec.obs.leaves
         obs = {name: np.empty((self.size, *leaf.shape), leaf.dtype) for name, leaf in leaves.items()}
         next_obs = {name: np.empty_like(leaf) for name, leaf in obs.items()}
@@ -86,6 +86,8 @@ class RandomDataset:
         try:
             now = envs.reset()
             for i in range(self.size):
+                if spec.obs.masked:
+                    action[i : i + 1] = spec.action.sample(1, rng, spec.obs.mask_in(now))
                 step = envs.step(action[i : i + 1])
                 _write(obs, i, now)
                 _write(next_obs, i, step.next_obs)
@@ -121,29 +123,6 @@ def cache_directory() -> Path:
         return Path(own).expanduser()
     shared = os.environ.get("XDG_CACHE_HOME")
     return (Path(shared) if shared else Path.home() / ".cache") / "rlexp"
-
-
-def random_actions(spec: ActionSpec, count: int, generator: np.random.Generator) -> np.ndarray:
-    """Uniform actions [count, …] in environment units.
-
-    A continuous dimension without bounds is drawn from the standard normal distribution, one with a single bound
-    from the exponential distribution starting there.
-    """
-    if spec.kind == "discrete":
-        return generator.integers(0, spec.n, count)
-    if spec.kind != "continuous":
-        return generator.integers(0, np.array(spec.nvec), (count, *spec.shape))
-    action = np.empty((count, *spec.shape), np.float32)
-    for i, (low, high) in enumerate(zip(spec.low or (), spec.high or ())):
-        if np.isfinite(low) and np.isfinite(high):
-            action[:, i] = np.clip(generator.uniform(low, high, count), low, high)
-        elif np.isfinite(low):
-            action[:, i] = low + generator.exponential(size=count)
-        elif np.isfinite(high):
-            action[:, i] = high - generator.exponential(size=count)
-        else:
-            action[:, i] = generator.standard_normal(count)
-    return action
 
 
 def _write(columns: dict[str, np.ndarray], row: int, obs: ArrayTree) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
 
 REQUIRED_KEYS = ("observations", "actions", "rewards", "terminals")
 OPTIONAL_KEYS = ("timeouts", "next_observations")
+_KEYS = (*REQUIRED_KEYS, *OPTIONAL_KEYS)
+_OTHER_NAMES = {  # what others call them
+    "obs": "observations",
+    "next_obs": "next_observations",
+    "terminated": "terminals",
+    "terminations": "terminals",
+    "truncated": "timeouts",
+    "truncations": "timeouts",
+}
 _CHUNK = 65536  # rows compared at a time, to keep temporaries small
 _TOLERANCE = 1e-3  # of an action's range: what rounding may put outside of it
 
@@ -31,6 +41,7 @@ class Transitions:
     next_obs: ArrayTree  # [B, …] the true next observation, also where an episode ended
     terminated: np.ndarray  # [B] bool
     truncated: np.ndarray  # [B] bool, never together with terminated
+    doubt: str | None = None  # what may be wrong with the data, told before training
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -42,10 +53,12 @@ class Transitions:
         Without ``next_observations`` the next row's observation is taken. Then a row at a timeout has none and is
         dropped, as is the last row unless it terminated; the row before it becomes the truncated end of its episode.
         A terminal row is kept with its own observation as the next one, which nothing bootstraps from.
+        Without ``timeouts`` as well only terminals are known to end episodes, which ``doubt`` then says.
         """
+        check_keys(arrays, source)
         obs = _observations(arrays, "observations", source)
         if obs is None:
-            raise DataError(_missing_key(arrays, "observations", source))
+            raise DataError(_missing_key(arrays, "observations", source))  # an empty group
         action, reward, terminal = (_array(arrays, key, source) for key in ("actions", "rewards", "terminals"))
         timeout = _array(arrays, "timeouts", source) if "timeouts" in arrays else np.zeros(len(reward), bool)
         next_obs = _observations(arrays, "next_observations", source)
@@ -67,7 +80,8 @@ class Transitions:
         truncated = _flags(timeout, "timeouts", source) & ~terminated
         if next_obs is not None:
             return cls(obs, action, reward, next_obs, terminated, truncated)
-        return _with_following_obs(obs, action, reward, terminated, truncated)
+        data = _with_following_obs(obs, action, reward, terminated, truncated)
+        return data if "timeouts" in arrays else replace(data, doubt=_unknown_ends(terminated, source))
 
     def to_d4rl(self) -> dict[str, np.ndarray]:
         """The arrays under D4RL's names, as :meth:`from_d4rl` reads them."""
@@ -125,22 +139,6 @@ class Transitions:
                 broken[start:stop] |= differs.any(axis=tuple(range(1, differs.ndim)))
         return broken & ~(self.terminated | self.truncated)
 
-    def episode_returns(self) -> np.ndarray:
-        """The sum of rewards of each episode; a broken chain begins a new one, the last may be unfinished."""
-        ends = np.flatnonzero(self.terminated | self.truncated | self.breaks()) + 1
-        starts = np.concatenate([[0], ends[ends < len(self)]]).astype(np.int64)
-        return np.add.reduceat(self.reward.astype(np.float64), starts)
-
-    @property
-    def num_episodes(self) -> int:
-        """The number of episodes, an unfinished last one included."""
-        return len(self.episode_returns())
-
-    @property
-    def mean_return(self) -> float:
-        """The mean undiscounted return of an episode."""
-        return float(self.episode_returns().mean())
-
     @property
     def sha256(self) -> str:
         """What identifies the data: a hash over names, dtypes, shapes and contents."""
@@ -177,6 +175,32 @@ def _with_following_obs(
     )
 
 
+def check_keys(names: Iterable[str], source: str) -> None:
+    """Refuse data without one of D4RL's required keys, or with a mistyped one, which would be left unread."""
+    present = {name.split("/")[0]: None for name in names}  # a set would lose the order
+    for key in _KEYS:
+        if key in present:
+            continue
+        other = next((name for name in present if name not in _KEYS and _resembles(name, key)), None)
+        if other is not None:
+            raise DataError(f"{source} has no {key}, but {other}. Rename it to {key}.")
+        if key in REQUIRED_KEYS:
+            raise DataError(_missing_key(present, key, source))
+
+
+def _resembles(name: str, key: str) -> bool:
+    plain = name.lower().replace("-", "_")
+    return _OTHER_NAMES.get(plain) == key or difflib.SequenceMatcher(None, plain, key).ratio() > 0.85
+
+
+def _unknown_ends(terminated: np.ndarray, source: str) -> str:
+    return (
+        f"{source} has neither timeouts nor next_observations, so of its {len(terminated):,} rows only the "
+        f"{int(terminated.sum()):,} terminals are known to end an episode. Where a time limit ended one, a transition "
+        "leads into the next. Add timeouts (true in the last row of such an episode) or next_observations."
+    )
+
+
 def _observations(arrays: Mapping[str, np.ndarray], key: str, source: str) -> ArrayTree | None:
     leaves = {name[len(key) + 1 :]: _array(arrays, name, source) for name in arrays if name.startswith(f"{key}/")}
     if key in arrays and leaves:
@@ -197,7 +221,7 @@ def _array(arrays: Mapping[str, np.ndarray], key: str, source: str) -> np.ndarra
     return array
 
 
-def _missing_key(arrays: Mapping[str, np.ndarray], key: str, source: str) -> str:
+def _missing_key(arrays: Iterable[str], key: str, source: str) -> str:
     found = ", ".join(sorted(arrays)) or "nothing"
     return f"{source} has no {key} (it has {found}). Save D4RL's keys: {', '.join(REQUIRED_KEYS)}."
 

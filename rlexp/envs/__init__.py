@@ -7,6 +7,7 @@ from rlexp.envs.spaces import ActionCodec, ObsCodec
 from rlexp.envs.spec import ActionSpec, EnvSpec, Leaf, ObsSpec, spec_of
 from rlexp.envs.subproc import SubprocVecEnv
 from rlexp.envs.vector import SyncVecEnv, VecEnv, VecStep
+from rlexp.envs.wrappers import SelectObservation
 
 __all__ = [
     "ActionCodec",
@@ -18,6 +19,7 @@ __all__ = [
     "ObsCodec",
     "ObsSpec",
     "SeededEnv",
+    "SelectObservation",
     "SubprocVecEnv",
     "SyncVecEnv",
     "VecEnv",

@@ -18,6 +18,7 @@ import gymnasium as gym
 from rlexp.config.component import component
 from rlexp.config.fields import Count, Positive
 from rlexp.envs.locate import find_registration, locate_wrapper, missing_package, wrapper_parts
+from rlexp.envs.masking import MaskInObservation, mask_source
 from rlexp.envs.spec import EnvSpec, spec_of
 from rlexp.envs.subproc import SubprocVecEnv
 from rlexp.envs.vector import SyncVecEnv, VecEnv
@@ -25,6 +26,9 @@ from rlexp.errors import ConfigError, EnvError
 from rlexp.machine import cpu_count
 
 MAX_ENVS = 65_536  # each is an object with a simulator behind it: more is a mistake, or an attack on the memory
+
+
+_UNKNOWN = "unknown"
 
 
 class Vectorization(Enum):
@@ -51,6 +55,7 @@ class GymEnv:
     normalize_reward: bool = False  # scale rewards by the running deviation of the return (done by the trainer)
     factory: Callable[[], gym.Env] | None = field(init=False, default=None)  # makes the environment instead of `id`
     _spec: EnvSpec | None = field(init=False, default=None, repr=False)
+    _mask: str | None = field(init=False, default=_UNKNOWN, repr=False)  # where the environment keeps its action mask
 
     def __post_init__(self) -> None:
         self.vectorization = Vectorization(self.vectorization)  # Python code may give its name
@@ -62,7 +67,9 @@ class GymEnv:
         env = self._call_factory(render_mode) if self.factory else self._make_registered(render_mode)
         for entry in self.wrappers:
             env = _wrap(env, entry)
-        return env
+        if self._mask is _UNKNOWN:
+            self._mask = mask_source(env)
+        return env if self._mask is None else MaskInObservation(env, self._mask)
 
     def spec(self) -> EnvSpec:
         """The spaces and limits, read once from an environment made for it."""

@@ -16,7 +16,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec as Registration
 from gymnasium.envs.registration import parse_env_id
 
-from rlexp.errors import EnvError
+from rlexp.errors import EnvError, UnknownEnvError
 
 # Missing module -> the extra of rlexp that brings it.
 _EXTRAS = {
@@ -74,7 +74,7 @@ def find_registration(env_id: str) -> Registration:
             raise EnvError(missing_package(env_id, error)) from error
     known = _same_name(name)
     if not known:
-        raise EnvError(_unknown(env_id, name))
+        raise UnknownEnvError(_unknown(env_id, name))
     return max(known, key=lambda registration: registration.version or 0)
 
 

@@ -158,6 +158,7 @@ class ActionCodec:
         self._shape = tuple(space.shape or ())
         self._start = np.asarray(getattr(space, "start", 0), np.int64).ravel()
         self._offset = int(self._start[0])
+        self._plain = self._offset == 0
         if spec.kind == "continuous":
             self._low, self._high = spec.bounds
             self._clips = bool(np.isfinite(spec.bounds).any())
@@ -167,7 +168,9 @@ class ActionCodec:
         """Canonical actions [N, ...] as (the actions taken, the native ones): Box is clipped to its bounds."""
         if self.spec.kind == "discrete":
             # NumPy scalars of the space's dtype, like those of `space.sample()`.
-            return actions.tolist(), list((actions + self._offset).astype(self.space.dtype))
+            if self._plain and actions.dtype == self.space.dtype:
+                return actions.tolist(), actions
+            return actions.tolist(), (actions + self._offset).astype(self.space.dtype)
         if self.spec.kind == "continuous":
             return self._decode_box(actions)
         native = (actions + self._start).astype(self.space.dtype).reshape(-1, *self._shape)

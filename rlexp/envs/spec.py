@@ -7,8 +7,7 @@ form described by :class:`Leaf` and :class:`ActionSpec`. Free of torch, and of G
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import numpy as np
 if TYPE_CHECKING:
     import gymnasium as gym
 
+MASK = "action_mask"  # the leaf that says which actions are possible: 1 or 0 for each
 LEAF_KINDS = ("box", "discrete", "multi_discrete", "multi_binary")
 ACTION_KINDS = ("discrete", "continuous", "multi_discrete", "multi_binary")
 
@@ -49,13 +49,23 @@ class ObsSpec:
 
     leaves: dict[str, Leaf]
     single: bool
+    masked: bool = False  # the leaf ``action_mask`` says which actions are possible; networks do not see it
 
     def __post_init__(self) -> None:
         _require(len(self.leaves) > 0, "an observation needs at least one array")
         _require(not self.single or list(self.leaves) == [""], "a bare array is one leaf named ''")
 
     def __hash__(self) -> int:
-        return hash((tuple(self.leaves.items()), self.single))
+        return hash((tuple(self.leaves.items()), self.single, self.masked))
+
+    def mask_in(self, obs: Any) -> Any:
+        """The action mask of an observation, or None."""
+        return obs[MASK] if self.masked else None
+
+    @property
+    def seen(self) -> dict[str, Leaf]:
+        """The leaves that networks are given."""
+        return {name: leaf for name, leaf in self.leaves.items() if not (self.masked and name == MASK)}
 
 
 @dataclass(frozen=True)
@@ -128,6 +138,32 @@ class ActionSpec:
         centre, half = self._affine
         return (action - _like(centre, action)) / _like(np.where(half > 0, half, np.float32(1)), action)
 
+    def sample(self, count: int, rng: np.random.Generator, mask: np.ndarray | None = None) -> np.ndarray:
+        """Uniform actions [count, …] in environment units, of those that a ``mask`` [count, Σ nvec] allows.
+
+        A continuous dimension without bounds is drawn from the standard normal distribution, one with a single bound
+        from the exponential distribution starting there.
+        """
+        if mask is not None:
+            chances = np.where(mask != 0, rng.random(mask.shape), -1.0)
+            parts = np.split(chances, np.cumsum(self.nvec)[:-1], axis=1)
+            return np.stack([part.argmax(1) for part in parts], 1).reshape(count, *self.shape)
+        if self.kind == "discrete":
+            return rng.integers(0, self.n, count)
+        if self.kind != "continuous":
+            return rng.integers(0, np.array(self.nvec), (count, *self.shape))
+        action = np.empty((count, *self.shape), np.float32)
+        for i, (low, high) in enumerate(zip(self.low or (), self.high or ())):
+            if np.isfinite(low) and np.isfinite(high):
+                action[:, i] = np.clip(rng.uniform(low, high, count), low, high)
+            elif np.isfinite(low):
+                action[:, i] = low + rng.exponential(size=count)
+            elif np.isfinite(high):
+                action[:, i] = high - rng.exponential(size=count)
+            else:
+                action[:, i] = rng.standard_normal(count)
+        return action
+
     @cached_property
     def _affine(self) -> tuple[np.ndarray, np.ndarray]:
         low, high = (np.array(bound, np.float64) for bound in (self.low, self.high))  # float32 might overflow
@@ -157,46 +193,6 @@ class EnvSpec:
             "reward_threshold": _to_json(self.reward_threshold),
         }
 
-    @staticmethod
-    def from_dict(data: Any) -> EnvSpec:
-        """The inverse of :meth:`to_dict`. Anything that it would not have written raises ValueError."""
-        env = _Reader(data, "environment spec")
-        obs = _Reader(env.take("obs"), "obs")
-        leaves: dict[str, Leaf] = {}
-        for entry in obs.sequence("leaves"):
-            reader = _Reader(entry, "leaf")
-            name = reader.text("name")
-            _require(name not in leaves, f"two leaves are called {name!r}")
-            leaves[name] = Leaf(
-                kind=reader.text("kind"),
-                shape=reader.integers("shape"),
-                dtype=reader.text("dtype"),
-                nvec=reader.integers("nvec"),
-                low=reader.optional_number("low"),
-                high=reader.optional_number("high"),
-            )
-            reader.finish()
-        single = obs.take("single")
-        _require(isinstance(single, bool), "single is not a bool")
-        obs.finish()
-        action = _Reader(env.take("action"), "action")
-        spec = EnvSpec(
-            id=env.text("id"),
-            obs=ObsSpec(leaves, single),
-            action=ActionSpec(
-                kind=action.text("kind"),
-                shape=action.integers("shape"),
-                nvec=action.integers("nvec"),
-                low=action.optional_numbers("low"),
-                high=action.optional_numbers("high"),
-            ),
-            max_episode_steps=env.optional_integer("max_episode_steps"),
-            reward_threshold=env.optional_number("reward_threshold"),
-        )
-        action.finish()
-        env.finish()
-        return spec
-
 
 def spec_of(env: gym.Env, action_limit: float | None = None) -> EnvSpec:
     """The spec of a Gymnasium environment; ``action_limit`` bounds the Box action dimensions that have no bound."""
@@ -204,10 +200,14 @@ def spec_of(env: gym.Env, action_limit: float | None = None) -> EnvSpec:
 
     registered = env.spec
     threshold = registered.reward_threshold if registered else None
+    obs, action = observation_spec(env.observation_space), action_spec(env.action_space, action_limit)
+    mask = obs.leaves.get(MASK)
+    if mask is not None and action.kind in ("discrete", "multi_discrete") and mask.shape == (sum(action.nvec),):
+        obs = replace(obs, masked=True)
     return EnvSpec(
         id=registered.id if registered else type(env.unwrapped).__name__,
-        obs=observation_spec(env.observation_space),
-        action=action_spec(env.action_space, action_limit),
+        obs=obs,
+        action=action,
         max_episode_steps=registered.max_episode_steps if registered else _time_limit(env),
         reward_threshold=None if threshold is None else float(threshold),
     )
@@ -240,55 +240,3 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_to_json(item) for item in value]
     return str(value) if isinstance(value, float) and math.isinf(value) else value  # "inf", "-inf": not in JSON
-
-
-class _Reader:
-    """Takes typed values out of a mapping of unknown origin; what is left over at the end is an error."""
-
-    def __init__(self, data: Any, what: str) -> None:
-        _require(isinstance(data, Mapping), f"{what} is not a mapping")
-        self.data, self.what = dict(data), what
-
-    def take(self, key: str) -> Any:
-        _require(key in self.data, f"{self.what} has no {key!r}")
-        return self.data.pop(key)
-
-    def finish(self) -> None:
-        _require(not self.data, f"{self.what} has unknown keys {sorted(map(str, self.data))}")
-
-    def text(self, key: str) -> str:
-        value = self.take(key)
-        _require(isinstance(value, str), f"{key} is not text")
-        return value
-
-    def sequence(self, key: str) -> tuple[Any, ...]:
-        value = self.take(key)
-        _require(isinstance(value, (list, tuple)), f"{key} is not a list")
-        return tuple(value)
-
-    def integers(self, key: str) -> tuple[int, ...]:
-        return tuple(self._integer(item, key) for item in self.sequence(key))
-
-    def optional_integer(self, key: str) -> int | None:
-        value = self.take(key)
-        return None if value is None else self._integer(value, key)
-
-    def optional_number(self, key: str) -> float | None:
-        value = self.take(key)
-        return None if value is None else self._number(value, key)
-
-    def optional_numbers(self, key: str) -> tuple[float, ...] | None:
-        if self.data.get(key, ()) is None:
-            return self.take(key)
-        return tuple(self._number(item, key) for item in self.sequence(key))
-
-    def _integer(self, value: Any, key: str) -> int:
-        _require(isinstance(value, int) and not isinstance(value, bool), f"{key} holds {value!r}, not an integer")
-        return int(value)
-
-    def _number(self, value: Any, key: str) -> float:
-        if value in ("inf", "-inf"):
-            return float(value)
-        good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        _require(good, f"{key} holds {value!r}, not a number")
-        return float(value)

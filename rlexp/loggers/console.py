@@ -29,8 +29,15 @@ MODES = ("auto", "rich", "plain", "none")
 REDRAW_SECONDS = 0.125
 RATE_SECONDS = 20.0  # the live rate is a mean over this long
 STATUS = {"completed": ("✓", "green"), "interrupted": ("■", "yellow"), "failed": ("✗", "red")}
+STOPS = {  # why a run ended before its budget did, by summary.json's stop_reason
+    "stop_return": "an evaluation reached trainer.stop_return",
+    "patience": "no new best in trainer.patience evaluations",
+    "max_seconds": "trainer.max_seconds have passed",
+    "SIGINT": "interrupted from the keyboard (SIGINT)",
+    "SIGTERM": "asked to end (SIGTERM)",
+}
 Line = list[tuple[str, str]]  # (text, rich style) pieces
-ASCII = str.maketrans({"±": "+-", "·": "-", "…": "...", "✓": "*", "✗": "x", "■": "*"})
+ASCII = str.maketrans({"±": "+-", "·": "-", "…": "...", "✓": "*", "✗": "x", "■": "*", "→": "->"})
 
 
 class Progress:
@@ -237,6 +244,8 @@ def closing_lines(summary: Mapping[str, Any], paths: Mapping[str, Any]) -> list[
         facts.append(f"{rate:,.0f} {unit}/s")
     head = f"{mark} {status} in {duration(summary.get('wall_time_s') or 0)}"
     lines: list[Line] = [[], [(head, f"bold {colour}"), (f"  {' · '.join(facts)}", "")]]
+    if (reason := summary.get("stop_reason")) not in (None, "budget"):
+        lines.append(entry("stopped", STOPS.get(reason, str(reason))))
     if final := summary.get("eval"):
         lines.append(entry("evaluation", _evaluation(final), "bold"))
     if best := summary.get("best_eval"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 from rlexp.loggers.console import STATUS, Line, entry, is_terminal, place_text, print_plain
@@ -103,6 +105,18 @@ def print_runs(runs: Sequence[Mapping[str, Any]], *, file: TextIO | None = None)
                 used = [i for i in used if columns[i] != name]
     right = {"seed", "steps", "updates", "time", "eval", "best"}
     print_table([columns[i] for i in used], [[row[i] for i in used] for row in rows], right=right, file=file)
+
+
+def print_sweep(jobs: Sequence[Mapping[str, Any]], folder: Path, *, file: TextIO | None = None) -> None:
+    """How the jobs of a sweep ended: each is an entry of ``rlexp list runs`` with the ``label`` that tells it apart."""
+    file = sys.stdout if file is None else file
+    completed = sum(job["status"] == "completed" for job in jobs)
+    print_line([], file)
+    rows = [[str(job["label"]), str(job["status"]), _return(job.get("eval"))] for job in jobs]
+    print_table(["job", "status", "return"], rows, right={"return"}, file=file)
+    print_line([], file)
+    print_line([(f"{completed} of {len(jobs)} jobs completed", "bold"), (f"  {place_text(folder)}", "")], file)
+    print_line(entry("next", f"rlexp list runs {shlex.quote(place_text(folder))}", "cyan"), file)
 
 
 def print_evaluation(

@@ -14,12 +14,12 @@ from rlexp.models.distributions import (
     MultiCategorical,
     PolicyHead,
     SquashedGaussian,
-    mask_logits,
     policy_distribution,
 )
 from rlexp.models.encoders import Encoder, EncoderKind
 from rlexp.models.layers import MLP, Activation, Norm, linear
 from rlexp.models.network import Net, NetDefaults, Network
+from rlexp.models.recurrent import Recurrence, Recurrent
 
 if TYPE_CHECKING:
     from rlexp.envs.spec import EnvSpec
@@ -66,8 +66,9 @@ __all__ = [
     "Network",
     "Norm",
     "PolicyHead",
+    "Recurrence",
+    "Recurrent",
     "SquashedGaussian",
     "linear",
-    "mask_logits",
     "policy_distribution",
 ]

@@ -19,12 +19,7 @@ if TYPE_CHECKING:
     from rlexp.envs.spec import ActionSpec
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-_IMPOSSIBLE = -1e9  # logit of what cannot happen; finite, so that p·log p stays 0 instead of 0·∞
-
-
-def mask_logits(logits: Tensor, mask: Tensor) -> Tensor:
-    """Logits that give no probability to the actions where the bool ``mask`` is False."""
-    return logits.masked_fill(~mask, _IMPOSSIBLE)
+IMPOSSIBLE = -1e9  # logit of what cannot happen; finite, so that p·log p stays 0 instead of 0·∞
 
 
 class Distribution:
@@ -272,7 +267,7 @@ class MultiCategoricalHead(PolicyHead):
         if self._source.device != outputs.device:
             self._source, self._missing = self._source.to(outputs.device), self._missing.to(outputs.device)
         padded = outputs.index_select(-1, self._source).unflatten(-1, self.grid)
-        return MultiCategorical(padded.masked_fill(self._missing, _IMPOSSIBLE))
+        return MultiCategorical(padded.masked_fill(self._missing, IMPOSSIBLE))
 
     def draw_noise(
         self, *batch: int, generator: torch.Generator | None = None, device: torch.device | str | None = None

@@ -8,7 +8,7 @@
 | uint8 box that is not an image   | flattened, scaled to [0, 1]                           |
 | image: uint8 box, 3 or 4 axes    | the Nature CNN's 512 features (``flat``: as above)    |
 
-A dict observation is the concatenation of its leaves in the order of the spec.
+A dict observation is the concatenation of its leaves in the order of the spec, but for an action mask.
 The channel axis of an image is the shorter of its first and last axis (channels first if they are equal), which holds
 for grey, RGB and stacks of grey frames alike; a fourth, leading axis is a stack of frames and joins the channels.
 """
@@ -60,9 +60,10 @@ class Encoder(nn.Module):
 
     def __init__(self, obs: ObsSpec, kind: EncoderKind = EncoderKind.auto, init: Init = "torch") -> None:
         super().__init__()
-        images = [name for name, leaf in obs.leaves.items() if is_image(leaf)]
+        leaves = obs.seen
+        images = [name for name, leaf in leaves.items() if is_image(leaf)]
         if kind is EncoderKind.nature_cnn and not images:
-            shapes = ", ".join(f"{name or 'obs'}: {leaf.dtype} {leaf.shape}" for name, leaf in obs.leaves.items())
+            shapes = ", ".join(f"{name or 'obs'}: {leaf.dtype} {leaf.shape}" for name, leaf in leaves.items())
             raise ConfigError(
                 f"model.encoder=nature_cnn needs an image, a uint8 box with 3 axes, but the observation has none "
                 f"({shapes}). Use model=auto or model=mlp."
@@ -70,19 +71,18 @@ class Encoder(nn.Module):
         if kind is EncoderKind.flat:
             images = []
         encoders = [
-            NatureCNN(name, leaf, init) if name in images else _vector_encoder(leaf)
-            for name, leaf in obs.leaves.items()
+            NatureCNN(name, leaf, init) if name in images else _vector_encoder(leaf) for name, leaf in leaves.items()
         ]
         self.single = obs.single
         self.identity = obs.single and encoders[0] is None
         self.image_only = len(images) == len(encoders)
         widths = [
             leaf_width(leaf) if not isinstance(encoder, NatureCNN) else encoder.out
-            for leaf, encoder in zip(obs.leaves.values(), encoders)
+            for leaf, encoder in zip(leaves.values(), encoders)
         ]
         self.out = sum(widths)
         self.leaves = nn.ModuleList(encoder for encoder in encoders if encoder is not None)
-        self._named = list(zip(obs.leaves, encoders))
+        self._named = list(zip(leaves, encoders))
 
     def forward(self, obs: Obs) -> Tensor:
         """The features of a batch of observations with any leading axes."""

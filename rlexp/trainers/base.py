@@ -59,6 +59,10 @@ class Trainer(ABC):
 
     loop: ClassVar[str]
     unit: ClassVar[str] = "steps"  # what budget and intervals are counted in
+    reserved: ClassVar[frozenset[str]] = frozenset(  # attributes that bind() sets: no setting may be called so
+        {"work", "policy", "algo", "collector", "env_steps", "updates", "seconds_before", "started", "episodes"}
+        | {"metrics", "last_eval", "last_eval_clock", "best_eval", "evals_since_best", "new_best", "stop_reason"}
+    )
 
     total_steps: Count = 100_000  # budget in environment steps
     max_seconds: Positive | None = None  # budget of wall time, over all resumes

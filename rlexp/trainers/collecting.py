@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rlexp.envs import GymEnv, VecEnv, VecStep
+from rlexp.errors import CheckpointError
 from rlexp.policy import Policy
 from rlexp.seeding import derive_seed
 from rlexp.tree import ArrayTree
@@ -22,7 +24,7 @@ class Collector:
         self.envs: VecEnv = env.build(derive_seed(seed, "train"))
         self.num_envs = self.envs.num_envs
         self.obs: ArrayTree
-        self.carry: Any = None
+        self.carry: Tensor | None = None
 
     def start(self) -> ArrayTree:
         """Begin the first episodes."""
@@ -34,7 +36,7 @@ class Collector:
         """The observation to act on, on the device, as the networks see it."""
         return self.policy.normalized(self.policy.tensor(self.obs))
 
-    def step(self, env_action: np.ndarray, carry: Any = None) -> VecStep:
+    def step(self, env_action: np.ndarray, carry: Tensor | None = None) -> VecStep:
         """Step every environment; afterwards ``obs`` and ``carry`` are those to act on next."""
         step = self.envs.step(env_action)
         self.obs, self.carry = step.obs, carry
@@ -56,7 +58,7 @@ class Collector:
     def load_state_dict(self, state: dict[str, Any]) -> list[int]:
         """Put every environment back; returns those that could not be restored exactly and began a new episode."""
         self.obs, restarted = self.envs.restore(state["envs"])
-        self.carry = state["carry"]
+        self.carry = self._checked_carry(state["carry"])
         if restarted and self.policy.reward_normalizer is not None:
             self.policy.reward_normalizer.returns[restarted] = 0.0
         if restarted and self.carry is not None:
@@ -64,6 +66,15 @@ class Collector:
             ended[restarted] = True
             self.carry = self.policy.algo.reset_carry(self.carry, ended)
         return restarted
+
+    def _checked_carry(self, carry: Any) -> Tensor | None:
+        """What a checkpoint, which may be a stranger's, says is remembered."""
+        if carry is None:
+            return None
+        wanted = (self.num_envs, self.policy.algo.carry_size)
+        if not isinstance(carry, Tensor) or carry.shape != wanted or carry.dtype != torch.float32:
+            raise CheckpointError(f"what it remembers of the episodes is not a float32 tensor of shape {wanted}")
+        return carry.to(self.policy.device)
 
     def close(self) -> None:
         """Free the environments."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 
@@ -17,14 +19,14 @@ class FromMemory(Trainer):
 
     buffer: ReplayBuffer
 
-    def learn_from(self, batches: Batch) -> None:
-        """One update on each of several batches [k, B, …] that were sampled together.
+    def learn_from(self, batches: Batch, k: int) -> None:
+        """One update on each of ``k`` batches that were sampled together, [k·B, …].
 
         An adaptive memory learns of the TD errors after the last of them, in one copy from the device: all k were
         sampled by the priorities of before.
         """
-        index, batches = batches.index, self.policy.prepare(batches)
-        errors = [self.learn(pick(batches, i)).priority for i in range(len(batches.reward))]
+        index = batches.index
+        errors = [self.learn(batch).priority for batch in each(self.policy.prepare(batches), k)]
         if self.buffer.adaptive:
             given = [error for error in errors if error is not None]
             if len(given) < len(errors):
@@ -33,7 +35,7 @@ class FromMemory(Trainer):
                     "Use buffer=replay."
                 )
             assert index is not None
-            self.update_priorities(index.numpy(), torch.stack(given).numpy(force=True))
+            self.update_priorities(index.view(k, -1).numpy(), torch.stack(given).numpy(force=True))
 
     def update_priorities(self, index: np.ndarray, error: np.ndarray) -> None:
         """Hand TD errors [k, B] to the memory that the transitions came from."""
@@ -45,16 +47,16 @@ class FromMemory(Trainer):
 
 
 def sample_batches(buffer: ReplayBuffer, size: int, k: int, progress: float) -> Batch:
-    """``k`` batches at once, [k, size, …]."""
+    """``k`` batches at once, one after the other in [k·size, …]."""
     buffer.set_progress(progress)
-    return split(buffer.sample(size, k), k)
+    return buffer.sample(size, k)
 
 
-def split(batch: Batch, k: int) -> Batch:
-    """[k·B, …] -> [k, B, …]."""
-    return batch_map(lambda t: t.view(k, -1, *t.shape[1:]), batch)
-
-
-def pick(batches: Batch, i: int) -> Batch:
-    """The i-th of several batches."""
-    return batch_map(lambda t: t[i], batches)
+def each(batches: Batch, k: int) -> Iterator[Batch]:
+    """The ``k`` batches that lie one after the other in [k·B, …]."""
+    if k == 1:
+        yield batches
+        return
+    rows = batch_map(lambda t: t.view(k, -1, *t.shape[1:]).unbind(0), batches)
+    for i in range(k):
+        yield batch_map(lambda parts, i=i: parts[i], rows)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rlexp.algos.base import MIXED
 from rlexp.config.component import component
@@ -48,7 +49,7 @@ class Mixed(Replay):
             return super().iterate()
         at_once = 1 if self.prior.adaptive else BATCHES_AT_ONCE
         k = min(self.until_next_event(at_once), self.offline_pretrain_updates - self.updates)
-        self.learn_from(sample_batches(self.prior, self.batch_size, k, self.progress))
+        self.learn_from(sample_batches(self.prior, self.batch_size, k, self.progress), k)
         return None
 
     def sample(self, k: int) -> Batch:
@@ -58,7 +59,7 @@ class Mixed(Replay):
             parts.append(sample_batches(self.prior, offline, k, self.progress))
         if offline < self.batch_size:
             parts.append(sample_batches(self.buffer, self.batch_size - offline, k, self.progress))
-        return parts[0] if len(parts) == 1 else join(*parts)
+        return parts[0] if len(parts) == 1 else join(parts[0], parts[1], k)
 
     def update_priorities(self, index: np.ndarray, error: np.ndarray) -> None:
         """TD errors of the prior data and of the memory, each to its own."""
@@ -112,10 +113,13 @@ class Mixed(Replay):
         super().load_loop_state(state, segments)
 
 
-def join(first: Batch, second: Batch) -> Batch:
-    """Two groups of batches [k, B₁, …] and [k, B₂, …] as one [k, B₁ + B₂, …]."""
+def join(first: Batch, second: Batch, k: int) -> Batch:
+    """``k`` batches [k·B₁, …] and ``k`` others [k·B₂, …] as [k·(B₁ + B₂), …], each made of one of both."""
+
+    def cat(a: Tensor, b: Tensor) -> Tensor:
+        return torch.cat([part.view(k, -1, *part.shape[1:]) for part in (a, b)], 1).flatten(0, 1)
+
     parts: list[Any] = [
-        None if left is None or right is None else tree_map(lambda a, b: torch.cat((a, b), 1), left, right)
-        for left, right in zip(first, second)
+        None if left is None or right is None else tree_map(cat, left, right) for left, right in zip(first, second)
     ]
     return Batch(*parts)

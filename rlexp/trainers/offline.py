@@ -43,7 +43,7 @@ class Offline(FromMemory):
         How many are gathered depends on the intervals, which must not change what is learned.
         """
         k = self.until_next_event(1 if self.algo.scheduled or self.buffer.adaptive else BATCHES_AT_ONCE)
-        self.learn_from(sample_batches(self.buffer, self.batch_size, k, self.progress))
+        self.learn_from(sample_batches(self.buffer, self.batch_size, k, self.progress), k)
 
     @property
     def clock(self) -> int:

@@ -6,16 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
-
 from rlexp.algos.base import ON_POLICY, OnPolicyAlgorithm
 from rlexp.buffers import RolloutBuffer
 from rlexp.config.component import component
 from rlexp.config.fields import Size
 from rlexp.trainers.base import Trainer
 from rlexp.trainers.collecting import Collector
-from rlexp.types import Obs
 
 
 @component("trainer")
@@ -51,18 +47,15 @@ class OnPolicy(Trainer):
             self.buffer.add(t, obs, act, step, reward)
             self.record_episodes(step.episodes)
         self.env_steps += self.rollout_steps * collector.num_envs
-        with torch.no_grad():
-            rollout = self.buffer.finish(self._value, policy.tensor(collector.obs))
-        self.learn(rollout)
-
-    def _value(self, obs: Obs) -> Tensor:
         assert isinstance(self.algo, OnPolicyAlgorithm)
-        return self.algo.value(self.policy.normalized(obs))
+        last_obs = policy.tensor(collector.obs)
+        rollout = self.buffer.finish(self.algo.value, last_obs, policy.normalized, collector.carry)
+        self.learn(rollout)
 
     def planned_updates(self, algo: Any, num_envs: int) -> int:
         """Minibatches over the whole budget."""
-        per_rollout = self.rollout_steps * num_envs
-        return math.ceil(self.total_steps / per_rollout) * algo.updates_per_rollout(per_rollout)
+        rollouts = math.ceil(self.total_steps / (self.rollout_steps * num_envs))
+        return rollouts * algo.updates_per_rollout(self.rollout_steps, num_envs)
 
     def loop_state(self) -> dict[str, Any]:
         """The environments; a rollout is always complete between iterations."""

@@ -54,7 +54,7 @@ class Replay(FromMemory):
         """Step every environment once and store what happened."""
         policy, collector = self.policy, self.collector
         if self.env_steps < self.learning_starts:
-            action, carry = policy.random_action(collector.num_envs, self.rng), collector.carry
+            action, carry = policy.random_action(collector.obs, self.rng), collector.carry
         else:
             act = policy.act(collector.obs_tensor(), collector.carry, explore=True)
             action, carry = act.action.numpy(force=True), act.carry
@@ -73,11 +73,11 @@ class Replay(FromMemory):
         """``count`` updates, their batches gathered together."""
         while count > 0:
             k = min(count, MAX_BATCHES_AT_ONCE)
-            self.learn_from(self.sample(k))
+            self.learn_from(self.sample(k), k)
             count -= k
 
     def sample(self, k: int) -> Batch:
-        """``k`` batches at once, [k, B, …]."""
+        """``k`` batches, one after the other in [k·B, …]."""
         return sample_batches(self.buffer, self.batch_size, k, self.progress)
 
     def planned_updates(self, algo: Any, num_envs: int) -> int:

@@ -13,8 +13,7 @@ from rlexp.algos.base import MIXED, OFFLINE, ON_POLICY, REPLAY, Algorithm, OnPol
 from rlexp.buffers import RolloutBuffer
 from rlexp.config.component import REGISTRY, schedulable
 from rlexp.config.compose import choices, compose, register
-from rlexp.config.overrides import apply_overrides
-from rlexp.datasets.random import random_actions
+from rlexp.config.overrides import apply_overrides, parse_override
 from rlexp.envs.spec import EnvSpec, Leaf
 from rlexp.envs.vector import VecStep
 from rlexp.runner import Runner
@@ -27,7 +26,12 @@ CPU = torch.device("cpu")
 ALGOS = sorted(choices("algo"))
 LOOPS = (ON_POLICY, REPLAY, OFFLINE, MIXED)
 KINDS = ("discrete", "continuous", "multi_discrete", "multi_binary")
-SMALL = {"minibatch_size": 10, "epochs": 2, "target_interval": 3}  # for the algorithms that have such a field
+SMALL = {
+    "minibatch_size": 10,
+    "epochs": 2,
+    "target_interval": 3,
+    "sequence_length": 4,
+}  # for the algorithms that have such a field
 QUIET = ["compile=false", "threads=1", "progress=none", "device=cpu", "model.hidden=[16]"]
 INTERVALS = ["trainer.log_interval=20", "trainer.eval_interval=60", "trainer.checkpoint_interval=40"]
 
@@ -74,7 +78,9 @@ def small_config(
     name: str, loop: str | None = None, kind: str | None = None, obs: str = "vector", changes: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """The config of :func:`small_overrides`, with other spaces and settings; composing is slow, so it is cached."""
-    config = apply_overrides(_composed(name, loop), changes)  # a copy
+    tops = [change for change in changes if "." not in change.partition("=")[0]]  # which a saved run would keep
+    config = apply_overrides(_composed(name, loop), [change for change in changes if change not in tops])  # a copy
+    config |= {key: value for key, value, _ in map(parse_override, tops)}
     config["env"]["kwargs"] |= {"action": kind or kinds_of(name)[0], "obs": obs}
     return config
 
@@ -134,7 +140,7 @@ def random_batch(algo: Algorithm, rows: int = 8, seed: int = 0, *, weighted: boo
     if algo.unit_actions and spec.action.kind == "continuous":
         action = rng.uniform(-1, 1, (rows, spec.action.dim)).astype(np.float32)
     else:
-        action = random_actions(spec.action, rows, rng)
+        action = spec.action.sample(rows, rng)
     discount = np.where(np.arange(rows) % 4 == 3, 0.0, float(algo.gamma)).astype(np.float32)
     return Batch(
         obs=as_tensors(random_obs(spec, rng, rows)),
@@ -177,12 +183,12 @@ def random_rollout(algo: OnPolicyAlgorithm, steps: int = 10, num_envs: int = 2, 
     buffer = RolloutBuffer()
     buffer.build(algo.spec, num_envs, steps)
     obs, following = random_steps(algo.spec, steps, num_envs, seed)
-    generator = torch.Generator().manual_seed(seed)
+    generator, carry = torch.Generator().manual_seed(seed), None
     for t, step in enumerate(following):
-        act = algo.act(as_tensors(obs), None, explore=True, generator=generator)
+        act = algo.act(as_tensors(obs), carry, explore=True, generator=generator)
         buffer.add(t, as_tensors(obs), act, step)
-        obs = step.obs
-    return buffer.finish(algo.value, as_tensors(obs))
+        obs, carry = step.obs, algo.reset_carry(act.carry, torch.from_numpy(step.terminated | step.truncated))
+    return buffer.finish(algo.value, as_tensors(obs), last_carry=carry)
 
 
 def data_for(algo: Algorithm, seed: int = 0, rows: int = 8) -> Any:

@@ -28,6 +28,7 @@ from rlexp.config.trust import EVERYTHING
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
 from rlexp.schedules import Schedule
+from rlexp.tree import tree_map
 from tests.algos.common import (
     ALGOS,
     CPU,
@@ -61,8 +62,9 @@ def traces() -> int:
     return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
-def phases(algo: Algorithm) -> list[CompiledPhase]:
-    return [value for value in vars(algo).values() if isinstance(value, CompiledPhase)]
+def phases(algo: Algorithm, *, acting: bool = False) -> list[CompiledPhase]:
+    compiled = [value for value in vars(algo).values() if isinstance(value, CompiledPhase)]
+    return [phase for phase in compiled if phase.acting == acting]
 
 
 def update_both(eager: Algorithm, compiled: Algorithm, seed: int, rows: int = 8) -> None:
@@ -73,6 +75,18 @@ def update_both(eager: Algorithm, compiled: Algorithm, seed: int, rows: int = 8)
     expected, found = eager.update(data).metrics, compiled.update(data).metrics
     assert_close(found, expected)
     assert_close(flatten(compiled.state_dict()), flatten(eager.state_dict()))
+
+
+def act_both(eager: Algorithm, compiled: Algorithm, rows: int, seed: int = 0) -> None:
+    """The same exploring actions, from the same random numbers."""
+    obs = data_for(eager, seed=seed, rows=rows).obs
+    if isinstance(eager, OnPolicyAlgorithm):
+        obs = tree_map(lambda leaf: leaf[0], obs)  # of [T, N, …]
+    acts = []
+    for algo in (eager, compiled):
+        with torch.no_grad():
+            acts.append(algo.act(obs, None, explore=True, generator=torch.Generator().manual_seed(seed)))
+    assert_close({"action": acts[1].action, **acts[1].extras}, {"action": acts[0].action, **acts[0].extras})
 
 
 def scheduled_twin(name: str, *, compiled: bool) -> Algorithm:
@@ -106,7 +120,7 @@ def change_settings(algo: Algorithm, name: str) -> None:
 def test_compiled_updates_are_the_eager_ones(name: str, tracing: None) -> None:
     eager, compiled = small_algo(name), small_algo(name, compiled=True)
     other_eager, other_compiled = scheduled_twin(name, compiled=False), scheduled_twin(name, compiled=True)
-    count = len(phases_of(type(eager)))
+    count = len(phases_of(type(eager), "update"))
     assert len(phases(compiled)) == count > 0
     assert phases(eager) == []
 
@@ -159,6 +173,20 @@ def test_compiled_updates_are_the_eager_ones(name: str, tracing: None) -> None:
     assert traces() == 4 * count
 
 
+@pytest.mark.parametrize(
+    "name",
+    [name for name in ALGOS if "explore" in phases_of(algorithm(name), "acting") and not name.startswith("recurrent")],
+)
+def test_compiled_acting_is_the_eager_one_and_traced_once(name: str, tracing: None) -> None:
+    eager, compiled = small_algo(name), small_algo(name, compiled=True)
+    for seed in range(2):
+        act_both(eager, compiled, rows=8, seed=seed)
+    act_both(eager, compiled, rows=5)  # someone else acting with the same agent: not worth a graph
+    assert [len(phase.graphs) for phase in phases(compiled, acting=True)] == [1]
+    assert traces() == 1
+    assert phases(eager, acting=True) == []
+
+
 @needs_compiler
 @pytest.mark.parametrize(
     "name",
@@ -170,12 +198,18 @@ def test_compiled_updates_are_the_eager_ones(name: str, tracing: None) -> None:
 )
 def test_machine_code_computes_the_eager_numbers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)  # a pool of processes would take longer to start
+    import torch._inductor.config as inductor
+
+    inductor.compile_threads = 1  # a pool of processes would take longer to start
     torch._dynamo.reset()
     eager, compiled = small_algo(name), small_algo(name, compiled=True)
     for seed in range(5):
         update_both(eager, compiled, seed)
-    assert [len(phase.graphs) for phase in phases(compiled)] == [1] * len(phases_of(type(eager)))
+    assert [len(phase.graphs) for phase in phases(compiled)] == [1] * len(phases_of(type(eager), "update"))
+    act_both(eager, compiled, rows=1)
+    act_both(eager, compiled, rows=1, seed=1)
+    for phase in [*phases(compiled), *phases(compiled, acting=True)]:  # called without the layers above the code
+        assert [graph.__qualname__ for graph in phase.graphs.values()] == ["_shortcut.<locals>.call"]
     assert list(tmp_path.rglob("*.cpp"))  # it was not interpreted after all
     torch._dynamo.reset()
 
@@ -219,17 +253,17 @@ def test_the_decision_to_compile_follows_the_plan_and_is_kept_on_resume(
         patch.setattr(rlexp.runner, "COMPILE_PAYS_AFTER", {"small": 0, "large": 0})
         Runner(compile_config("compile=auto")).train(tmp_path / "run")
     assert decisions(tmp_path / "run")["compile"] is True
-    assert traces() == 1
+    assert traces() == 2  # the update, and acting
     capfd.readouterr()
     resume_run(tmp_path / "run", ["trainer.total_steps=120"], trust=EVERYTHING)  # by its own plan it would not pay
     assert "updates are compiled" in "".join(capfd.readouterr())
-    assert traces() == 2
+    assert traces() == 4
     # taken to a machine without a compiler, it says so and goes on
     monkeypatch.setattr(rlexp.compiling.shutil, "which", lambda *_: None)
     summary = resume_run(tmp_path / "run", ["trainer.total_steps=160"], trust=EVERYTHING)
     assert summary["status"] == "completed"
     assert "Updates are no longer compiled: no C++ compiler was found" in "".join(capfd.readouterr())
-    assert traces() == 2
+    assert traces() == 4
 
 
 # ---- nothing waits for the device

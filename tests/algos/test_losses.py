@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import rlexp.algos
+import rlexp.contrib
 from rlexp.algos.crr import AdvantageType, WeightType, crr_advantage, crr_loss, crr_weight
 from rlexp.algos.discrete_sac import discrete_sac_actor_loss, discrete_soft_value
 from rlexp.algos.dqn import dqn_loss, dqn_target
@@ -45,7 +46,12 @@ def draw(rng: np.random.Generator, *shape: int) -> tuple[np.ndarray, Tensor]:
 def test_every_public_function_of_the_algorithms_is_tested_here() -> None:
     tested = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_losses*.py"))
     found = 0
-    for module in pkgutil.iter_modules(rlexp.algos.__path__, "rlexp.algos."):
+    modules = [
+        module
+        for package in (rlexp.algos, rlexp.contrib)
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    ]
+    for module in modules:
         for name, value in vars(importlib.import_module(module.name)).items():
             if inspect.isfunction(value) and value.__module__ == module.name and not name.startswith("_"):
                 found += 1

@@ -1,4 +1,4 @@
-"""The first updates of PPO, DQN and SAC equal those of short, plain implementations that share no code with them."""
+"""The first updates of PPO, A2C, DQN and SAC equal those of short, plain implementations without shared code."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlexp.algos import DQN, PPO, SAC
+from rlexp.algos import A2C, DQN, PPO, SAC
 from rlexp.buffers import RolloutBuffer
 from rlexp.envs.spec import ActionSpec, EnvSpec, Leaf, ObsSpec
 from rlexp.models import Network
 from rlexp.models.layers import MLP
-from rlexp.types import Batch
+from rlexp.types import Batch, Rollout
 from tests.algos.common import CPU, as_tensors, random_steps
-from tests.algos.oracles import dqn, ppo, sac
+from tests.algos.oracles import a2c, dqn, ppo, sac
 
 OBS, WIDTH, ROWS = 4, 24, 32
 GAMMA = 0.97
@@ -181,6 +181,27 @@ SETTINGS = {
 }
 
 
+def collected(ours: Any, steps: int, num_envs: int, seed: int) -> tuple[Rollout, list[Tensor]]:
+    """A rollout of the algorithm's own actions; and its observations, actions, rewards, true next observations and
+    ends, each [T, N, …], as the environments gave them.
+    """
+    buffer = RolloutBuffer()
+    buffer.build(ours.spec, num_envs, steps)
+    obs, following = random_steps(ours.spec, steps, num_envs, seed)
+    seen = []
+    with torch.no_grad():
+        for t, step in enumerate(following):
+            act = ours.act(as_tensors(obs), None, explore=True, generator=torch.Generator().manual_seed(t))
+            buffer.add(t, as_tensors(obs), act, step)
+            seen.append((as_tensors(obs), act.action))
+            obs = step.obs
+    given = [
+        torch.stack([torch.from_numpy(getattr(step, name)) for step in following])
+        for name in ("reward", "next_obs", "terminated", "truncated")
+    ]
+    return buffer.finish(ours.value, as_tensors(obs)), [*map(torch.stack, zip(*seen)), *given]
+
+
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [(kind, "plain") for kind in ACTIONS]
@@ -205,32 +226,13 @@ def test_ppo_equals_the_oracle_over_whole_rollouts(kind: str, settings: str) -> 
         normalize=ours.normalize_advantage,
         max_grad_norm=ours.max_grad_norm,
     )
-    buffer = RolloutBuffer()
-    buffer.build(ours.spec, N, T)
     for iteration in range(2):
-        first, steps = random_steps(ours.spec, T, N, seed=iteration)
-        obs, seen = first, []
-        with torch.no_grad():
-            for t, step in enumerate(steps):
-                act = ours.act(as_tensors(obs), None, explore=True, generator=torch.Generator().manual_seed(t))
-                buffer.add(t, as_tensors(obs), act, step)
-                seen.append((as_tensors(obs), act.action))
-                obs = step.obs
-        rollout = buffer.finish(ours.value, as_tensors(obs))
+        rollout, seen = collected(ours, T, N, seed=iteration)
         generator = clone(ours.generator)
         orders = [torch.randperm(T * N, generator=generator) for _ in range(EPOCHS)]
-
-        def column(name: str, steps: list[Any] = steps) -> Tensor:
-            return torch.stack([torch.from_numpy(getattr(step, name)) for step in steps])
-
         found = ours.update(rollout).metrics
         reports = oracle.update(
-            torch.stack([obs for obs, _ in seen]),
-            torch.stack([action for _, action in seen]),
-            column("reward"),
-            column("next_obs"),
-            column("terminated"),
-            column("truncated"),
+            *seen,
             [rows for order in orders for rows in order.chunk(MINIBATCHES)],
         )
         assert len(reports) == EPOCHS * MINIBATCHES == ours.updates / (iteration + 1)
@@ -255,3 +257,29 @@ def test_ppo_keeps_its_metrics_finite_when_a_rollout_is_one_step_long() -> None:
     metrics = ours.update(buffer.finish(ours.value, as_tensors(step.obs))).metrics
     assert all(torch.isfinite(value) for value in metrics.values()), metrics
     assert all(torch.isfinite(p).all() for p in ours.actor.parameters())
+
+
+# ---- A2C
+
+
+@pytest.mark.parametrize("kind", ACTIONS)
+def test_a2c_equals_the_oracle_over_whole_rollouts(kind: str) -> None:
+    settings = {"value_coef": 0.7, "entropy_coef": 0.02, "max_grad_norm": 0.4}
+    ours = set_up(A2C(gamma=GAMMA, learning_rate=3e-3, initial_log_std=-0.4, **settings), kind)
+    log_std = None if ours.log_std is None else ours.log_std.detach().clone().requires_grad_()
+    oracle = a2c.A2C(
+        give(ppo.network(OBS, ours.head.out, WIDTH), weights(ours.actor)),
+        give(ppo.network(OBS, 1, WIDTH), weights(ours.critic)),
+        ppo.distribution_of(kind, list(ACTIONS[kind].nvec), log_std),
+        log_std,
+        lr=3e-3,
+        gamma=GAMMA,
+        **settings,
+    )
+    for iteration in range(4):
+        rollout, seen = collected(ours, 5, 3, seed=iteration)
+        assert_equal_metrics(ours.update(rollout).metrics, oracle.update(*seen))
+        assert_equal_weights(weights(ours.actor), oracle.actor, "actor")
+        assert_equal_weights(weights(ours.critic), oracle.critic, "critic")
+        if log_std is not None:
+            torch.testing.assert_close(ours.log_std, log_std, rtol=1e-4, atol=1e-6)

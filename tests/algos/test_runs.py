@@ -160,7 +160,8 @@ def test_a_run_extended_by_a_larger_budget_equals_one_that_had_it_from_the_start
 @pytest.mark.parametrize(("name", "loop"), LOOP_CASES)
 def test_a_scheduled_discount_reaches_the_updates(name: str, loop: str, tmp_path: Path) -> None:
     schedule = "algo.schedules.gamma={shape: step, start: 0.875, end: 0.5, until: 0.7}"
-    runner = Runner(small_config(name, loop, changes=(schedule,)))
+    changes = (schedule,) if loop == ON_POLICY else (schedule, "buffer.n_step=1")
+    runner = Runner(small_config(name, loop, changes=changes))
     update, seen = runner.algo.update, []
 
     def watch(batch: Any) -> Any:
@@ -194,9 +195,9 @@ def test_a_finished_run_evaluates_and_predicts(name: str, loop: str, finished: R
 
 def check_prediction(agent: Any, env: CountingEnv) -> None:
     obs, _ = env.reset(seed=3)
-    action = agent.predict(obs)
+    action = agent.predict(obs, reset=True)
     assert env.action_space.contains(action), action
-    assert np.array_equal(agent.predict(obs), action)
+    assert np.array_equal(agent.predict(obs, reset=True), action)
     for deterministic in (True, False):
         many = agent.predict([obs, obs, env.step(env.action_space.sample())[0]], deterministic=deterministic)
         assert len(many) == 3

@@ -213,9 +213,9 @@ def ppo(**settings: Any) -> PPO:
 )
 def test_ppo_visits_rows_at_most_once_in_an_epoch(rows: int, size: int, sizes: list[int]) -> None:
     algo = ppo(epochs=3, minibatch_size=size)
-    batches = algo.minibatches(rows)
+    batches = algo.minibatches(rows, 1)
     assert [len(batch) for batch in batches] == sizes * 3
-    assert len(batches) == algo.updates_per_rollout(rows)
+    assert len(batches) == algo.updates_per_rollout(rows, 1)
     orders = [torch.cat(batches[i * len(sizes) : (i + 1) * len(sizes)]).tolist() for i in range(3)]
     for order in orders:
         assert len(set(order)) == sum(sizes)

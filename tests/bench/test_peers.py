@@ -21,6 +21,25 @@ def test_sb3_gets_the_settings_of_ppo():
     assert (given["gamma"], given["gae_lambda"]) == (0.98, 0.8)
 
 
+def test_sb3_gets_the_settings_of_a2c():
+    (work,) = select(["a2c_cartpole"])
+    settings = translate("sb3", config_of(work, more=["algo.entropy_coef=0.01", "algo.rms_eps=1e-4"]))
+    given = settings["arguments"]
+    assert (settings["package"], settings["class"]) == ("stable_baselines3", "A2C")
+    assert (given["n_steps"], given["gae_lambda"], given["learning_rate"]) == (5, 1.0, 7e-4)
+    assert (given["ent_coef"], given["rms_prop_eps"], given["normalize_advantage"]) == (0.01, 1e-4, False)
+
+
+def test_sb3_contrib_gets_the_settings_of_trpo():
+    (work,) = select(["trpo_cartpole"])
+    settings = translate("sb3", config_of(work, more=["algo.cg_damping=0.01", "algo.value_epochs=7"]))
+    given = settings["arguments"]
+    assert (settings["package"], settings["class"]) == ("sb3_contrib", "TRPO")
+    assert (given["n_steps"], given["batch_size"], given["n_critic_updates"]) == (256, 128, 7)
+    assert (given["target_kl"], given["cg_max_steps"], given["cg_damping"]) == (0.01, 15, 0.01)
+    assert (given["line_search_max_iter"], given["line_search_shrinking_factor"]) == (10, 0.8)
+
+
 def test_sb3_counts_the_target_interval_in_steps_not_updates():
     overrides = ["algo=dqn", "env=cartpole", "algo.target_interval=128"]
     every = {"train_frequency": 256, "gradient_updates_per_step": 128}

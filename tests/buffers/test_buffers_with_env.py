@@ -47,8 +47,8 @@ def test_a_dataset_of_the_environment_gives_the_same_windows(end, tmp_path, monk
     monkeypatch.setenv("RLEXP_CACHE", str(tmp_path))
     env = GymEnv(id=COUNTING, kwargs={"length": LENGTH, "end": end})
     data = RandomDataset(size=60).load(env)
-    assert data.num_episodes == 10
-    assert data.mean_return == LENGTH * (LENGTH + 1) / 2
+    assert (data.terminated | data.truncated).sum() == 10
+    assert data.reward.sum() == 10 * LENGTH * (LENGTH + 1) / 2
     buffer = ReplayBuffer(n_step=N_STEP)
     buffer.build(env.spec(), 1, GAMMA, 0, capacity=len(data))
     buffer.extend(data)

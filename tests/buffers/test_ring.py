@@ -13,7 +13,8 @@ from rlexp.datasets.transitions import Transitions
 from rlexp.envs.spec import EnvSpec, Leaf, ObsSpec
 from rlexp.envs.vector import VecStep
 from rlexp.errors import ConfigError
-from rlexp.tree import tree_equal, tree_map
+from rlexp.tree import tree_map
+from tests.trees import tree_equal
 
 END = st.sampled_from([RUNNING] * 5 + [TERMINATED, TRUNCATED])
 SCALAR = EnvSpec("Scalar-v0", ObsSpec({"": Leaf("box", (1,), "float32")}, single=True), ACTION)
@@ -74,7 +75,7 @@ def test_every_stored_transition_equals_that_of_a_naive_buffer(spec, history):
     for event in events:
         if isinstance(event, int):
             obs = tree_map(lambda leaf: leaf[0], world.obs())
-            buffer.cut(event, obs)
+            buffer._cut(event, buffer._leaves(obs))
             naive.cut(event, obs)
         else:
             action, step, extras = world.action(), world.step(event), world.extras()
@@ -172,7 +173,7 @@ def test_the_store_of_final_observations_grows_while_its_queue_is_wrapped():
 
 def test_cut_truncates_the_last_transition_with_its_stored_next_observation():
     buffer = scalar_buffer([scalar_step(1, 1), scalar_step(2, 2)])
-    buffer.cut(0, np.array([77.0], np.float32))
+    buffer._cut(0, buffer._leaves(np.array([77.0], np.float32)))
     buffer.add(np.zeros((1, 2), np.float32), scalar_step(78, 4))
     assert three(buffer, 0) == (1 + 0.5 * 2, 0.25, 2.0)
     batch = buffer.gather(np.array([2]))
@@ -181,8 +182,8 @@ def test_cut_truncates_the_last_transition_with_its_stored_next_observation():
 
 def test_cut_twice_or_after_an_end_only_replaces_the_first_observation():
     buffer = scalar_buffer([scalar_step(5, 1, TERMINATED, final=9)])
-    buffer.cut(0, np.array([6.0], np.float32))
-    buffer.cut(0, np.array([7.0], np.float32))
+    buffer._cut(0, buffer._leaves(np.array([6.0], np.float32)))
+    buffer._cut(0, buffer._leaves(np.array([7.0], np.float32)))
     buffer.add(np.zeros((1, 2), np.float32), scalar_step(8, 4))
     assert three(buffer, 0) == (1.0, 0.0, 9.0)
     assert buffer.gather(np.array([1])).obs.item() == 7.0

@@ -59,6 +59,25 @@ def test_next_value_is_that_of_the_true_next_observation(spec, ends):
             np.testing.assert_array_equal(rollout.done[t], step.terminated | step.truncated)
 
 
+def test_values_that_acts_did_not_bring_are_computed_from_what_was_stored():
+    def normalize(obs):
+        return obs * 0.5 - 1
+
+    buffer, world = RolloutBuffer(), World(VECTOR, 2)
+    buffer.build(VECTOR, 2, 3)
+    obs, following = world.obs(), []
+    for t, row in enumerate([[RUNNING, TRUNCATED], [TERMINATED, RUNNING], [RUNNING, RUNNING]]):
+        step = world.step(row)
+        buffer.add(t, normalize(tensors(obs)), Act(torch.from_numpy(world.action())), step)
+        following.append((tensors(obs), tensors(step.next_obs), torch.from_numpy(step.terminated)))
+        obs = step.obs
+    rollout = buffer.finish(value_fn, obs, normalize)
+    for t, (now, then, terminated) in enumerate(following):
+        torch.testing.assert_close(rollout.value[t], value_fn(normalize(now)))
+        expected = value_fn(normalize(then)).masked_fill(terminated, 0.0)
+        torch.testing.assert_close(rollout.next_value[t], expected)
+
+
 def test_values_are_computed_in_two_calls_and_without_gradients():
     parameter, sizes = torch.ones(3, requires_grad=True), []
 

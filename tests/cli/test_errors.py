@@ -33,11 +33,11 @@ MISTAKES = {
     "algo=rlpd env=pendulum algo.n_target_critics=5": "algo: n_target_critics=5 must not be more than n_critics=2",
     # an algorithm in the wrong place
     "algo=sac env=cartpole": "algo=sac acts in continuous action spaces, but CartPole-v1 has a discrete one. "
-    "For CartPole-v1 choose algo=discrete_sac or ",
+    "For CartPole-v1 choose algo=",
     "algo=dqn env=pendulum": "algo=dqn acts in discrete action spaces, but Pendulum-v1 has a continuous one. "
-    "For Pendulum-v1 choose algo=crr or algo=ppo or ",
+    "For Pendulum-v1 choose algo=",
     f"algo=dqn env=gym env.id={COUNTING} +env.kwargs={{action:multi_binary}}": "algo=dqn acts in discrete action "
-    "spaces, but tests.counting:Counting-v0 has a multi_binary one. For tests.counting:Counting-v0 choose algo=ppo.",
+    "spaces, but tests.counting:Counting-v0 has a multi_binary one. For tests.counting:Counting-v0 choose algo=",
     f"algo=sac env=gym env.id={COUNTING} +env.kwargs={{action:unbounded}}": "algo=sac squashes its actions into the "
     "bounds of the action space, but tests.counting:Counting-v0 has none. Give a bound with env.action_limit=…",
     "algo=ppo trainer=offline": "algo=ppo cannot learn in the offline loop. Use trainer=on_policy.",
@@ -216,7 +216,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_newest_whole_one_used(
     answer = rlexp(command[0], trained, *command[1:])
     assert (answer.code, said in answer.out) == (0, True)
     assert "step_000000000256 is damaged: policy.safetensors" in caplog.text  # goes to stderr outside of pytest
-    assert "Using step_000000000128 instead." in caplog.text
+    assert "differs from its checksum. Using step_000000000128 instead." in caplog.text  # and no other advice
 
 
 def test_a_damaged_checkpoint_that_was_asked_for_by_name_is_refused(rlexp: Command, trained: Path) -> None:
@@ -224,6 +224,9 @@ def test_a_damaged_checkpoint_that_was_asked_for_by_name_is_refused(rlexp: Comma
     answer = rlexp("predict", trained, "checkpoint=step_000000000256")
     assert (answer.code, answer.out) == (1, "")
     assert "step_000000000256 is damaged: policy.safetensors" in answer.err
+    assert answer.err.endswith("Leave out checkpoint=… to use the newest whole one.\n")
+    answer = rlexp("predict", trained / "checkpoints" / "step_000000000256")
+    assert answer.err.endswith("Use another one: of a run directory, the newest whole one is taken.\n")
 
 
 @pytest.mark.parametrize("command", ["eval", "predict", "resume"])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from rlexp.config.compose import CHOICE_GROUPS, choices
+from rlexp.options import RUN_SETTINGS, EvalOptions, PredictOptions, ResumeOptions
 from tests.cli.conftest import Command
 
 
@@ -20,6 +24,17 @@ def test_help_shows_every_command_and_everything_that_can_be_composed(arguments:
         assert command in answer.out
     for group in CHOICE_GROUPS:
         assert f"  {group:<8} {', '.join(choices(group))}\n" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"), [("eval", EvalOptions), ("predict", PredictOptions), ("resume", ResumeOptions)]
+)
+def test_the_help_of_a_command_lists_every_option_it_takes(command: str, kind: type, rlexp: Command) -> None:
+    answer = rlexp(command, "--help")
+    assert (answer.code, answer.out.startswith(f"rlexp {command} RUN ")) == (0, True)
+    for name in (*(each.name for each in fields(kind)), *RUN_SETTINGS):
+        assert f"\n  {name}=" in answer.out
+    assert rlexp(command, "some/run", "-h") == answer
 
 
 def test_what_the_help_proposes_can_be_composed(rlexp: Command) -> None:
@@ -49,7 +64,18 @@ def test_list_shows_own_configs(rlexp: Command, tmp_path: Path, monkeypatch: pyt
     (tmp_path / "algo").mkdir()
     (tmp_path / "algo" / "mine.yaml").write_text("# @package _global_\n# My own idea\n")
     monkeypatch.setenv("RLEXP_CONFIG_DIR", str(tmp_path))
-    assert "mine          My own idea" in rlexp("list", "algo").out
+    assert re.search(r"^mine +My own idea$", rlexp("list", "algo").out, re.MULTILINE)
+
+
+def test_list_shows_the_configs_of_a_folder(rlexp: Command, tmp_path: Path) -> None:
+    (tmp_path / "conf" / "algo").mkdir(parents=True)
+    (tmp_path / "conf" / "algo" / "mine.yaml").write_text("# @package _global_\n# My own idea\n")
+    for arguments in (["algo", "--config-dir", "conf"], ["--config-dir=conf", "algos"], ["-cd", "conf"]):
+        answer = rlexp("list", *arguments)
+        assert (answer.code, "mine          My own idea" in answer.out) == (0, True)
+    answer = rlexp("list", "algo", "--config-dir", "nowhere")
+    assert (answer.code, "config folder nowhere" in answer.err) == (1, True)
+    assert rlexp("list", "--multirun").err == "error: --multirun: no such option. There are: --config-dir.\n"
 
 
 def test_list_shows_the_runs_there_are(rlexp: Command, trained: Path) -> None:
@@ -57,6 +83,19 @@ def test_list_shows_the_runs_there_are(rlexp: Command, trained: Path) -> None:
     header, row = rlexp("list", "runs", trained.parent).out.splitlines()
     assert header.split()[:4] == ["run", "status", "algo", "env"]
     assert row.split()[1:6] == ["completed", "ppo", "CartPole-v1", "0", "256"]
+
+
+def test_list_shows_how_far_a_killed_run_had_come(rlexp: Command, trained: Path) -> None:
+    (trained / "status.json").write_text(json.dumps({"status": "running", "rows_high_water": 0}))
+    (trained / "summary.json").unlink()
+    with (trained / "metrics.jsonl").open("a") as file:
+        file.write('{"env_steps": 384, "updates": 9, "time_s": 61.0}\n{"env_steps": 448, "upda')  # killed as it wrote
+    header, row = rlexp("list", "runs", trained.parent).out.splitlines()
+    assert header.split() == ["run", "status", "algo", "env", "seed", "steps", "updates", "time", "eval"]
+    assert row.split()[1:8] == ["killed", "ppo", "CartPole-v1", "0", "384", "9", "1:01"]
+    (trained / "metrics.jsonl").unlink()
+    row = rlexp("list", "runs", trained.parent).out.splitlines()[1]
+    assert row.split()[1:8] == ["killed", "ppo", "CartPole-v1", "0", "0", "0", "0:00"]
 
 
 def test_list_shows_a_damaged_run_as_such(rlexp: Command, trained: Path) -> None:

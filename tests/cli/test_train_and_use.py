@@ -12,12 +12,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import yaml
 
+from rlexp.config.compose import compose
 from rlexp.run_dir import RunDir
-from tests.cli.conftest import PPO, QUICK, Answer, Command, start
+from rlexp.runner import Runner
+from tests.cli.conftest import INTERVALS, PPO, Answer, Command, start
 
 # ---- train
 
@@ -66,16 +69,17 @@ def test_cfg_job_shows_the_config_and_runs_nothing(rlexp: Command, tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_of_a_sweep_the_good_jobs_complete_and_the_bad_one_is_named(rlexp: Command, tmp_path: Path) -> None:
-    budget = ["trainer.total_steps=64", "trainer.batch_size=8", "trainer.learning_starts=60", "trainer.eval_episodes=1"]
-    answer = rlexp("--multirun", "algo=sac,dqn", "buffer.capacity=100", *budget, *QUICK)
-    assert answer.code == 1
-    assert answer.err.startswith("error: algo=sac buffer.capacity=100 ")
-    assert "acts in continuous action spaces, but CartPole-v1 has a discrete one" in answer.err
-    assert answer.err.count("\n") == 1
-    (sweep,) = (tmp_path / "outputs").iterdir()
-    assert sorted(each.name for each in sweep.iterdir()) == ["1", "multirun.yaml"]  # nothing is left of job 0
-    assert json.loads((sweep / "1" / "summary.json").read_text())["status"] == "completed"
+def test_cfg_job_shows_what_a_run_keeps(trained_once: tuple[Path, Answer], rlexp: Command, tmp_path: Path) -> None:
+    """In particular no schedule that nobody began."""
+    typed = [*PPO, *INTERVALS, "trainer.total_steps=256", "name=first"]
+    shown = rlexp(*typed, "--cfg", "job").out
+    kept = yaml.safe_load((trained_once[0] / "config.yaml").read_text())
+    assert yaml.safe_load(shown) == kept
+    assert set(kept["algo"]["schedules"].values()) == {None}
+    assert yaml.safe_load(rlexp(*typed, "--cfg=job", "-p", "algo").out) == kept["algo"]
+    assert rlexp("--cfg", "job", "-p", "alg").err == "error: --package alg: there is no such part of the config.\n"
+    assert "sweep" in rlexp("--cfg", "hydra").out  # Hydra's own answer
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_own_configs_are_found_by_their_folder(rlexp: Command, tmp_path: Path) -> None:
@@ -107,12 +111,13 @@ def test_a_signal_leaves_a_checkpoint_to_go_on_from(
             assert time.monotonic() < deadline
             time.sleep(0.02)
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=60)
     finally:
         process.kill()
     assert (process.returncode, err) == (code, "")
     status = json.loads((path / "status.json").read_text())
     assert (status["status"], status["reason"]) == ("interrupted", number.name)
+    assert f"({number.name})\n" in out  # why, in the closing block
     steps = json.loads((path / "summary.json").read_text())["env_steps"]
     checkpoint = RunDir.open(path).load("last")
     assert checkpoint is not None
@@ -132,7 +137,7 @@ def evaluated(answer: Answer) -> dict[str, str]:
 
 
 def test_eval_plays_as_many_episodes_as_it_is_told(rlexp: Command, trained: Path) -> None:
-    answer = rlexp("eval", trained, "episodes=3")
+    answer = rlexp("eval", trained, "episodes=3e0")
     assert answer.out.startswith("ppo on CartPole-v1, greedy actions, seed 0\n")
     assert evaluated(answer)["episodes"] == "3"
     assert evaluated(rlexp("eval", trained))["episodes"] == "20"
@@ -169,13 +174,35 @@ def test_eval_takes_overrides_of_the_runs_settings(rlexp: Command, trained: Path
     assert (figures["return"], figures["length"]) == ("7.00 ± 0", "7.00")  # CartPole pays 1 a step
 
 
+def test_rendering_without_its_package_names_the_line_that_installs_it(
+    rlexp: Command, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pygame", None)  # importing it now fails as if it were not installed
+    answer = rlexp("eval", trained, "episodes=1", "render=true")
+    line = 'needs the package pygame, which is not installed: pip install "rlexp[classic]"'
+    assert (answer.code, answer.out, answer.err) == (1, "", f"error: Showing CartPole-v1 {line}\n")
+
+
+def test_rendering_without_a_display_says_so_in_one_line(
+    rlexp: Command, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "none_such")
+    answer = rlexp("eval", trained, "episodes=1", "render=true")
+    assert answer.code == 1
+    assert answer.err.startswith("error: CartPole-v1 cannot be shown here (error: ")
+    assert answer.err.endswith("). It takes a display; leave out render=true to do without.\n")
+    assert answer.err.count("\n") == 1
+
+
 EVAL_MISTAKES = {
     "epsiodes=3": "epsiodes=3: no such option. Did you mean episodes?",
     "episodes=0": "episodes must be at least 1, not 0.",
     "episodes=x": "episodes must be a whole number, not x.",
     "deterministic=perhaps": "deterministic must be true or false, not perhaps.",
     "checkpoint=foo": "There is no checkpoint foo in ",
-    "env=acrobot": "env=acrobot: no such option.",
+    "env=acrobot": "env=acrobot: a saved run keeps its env, since its checkpoints fit no other. "
+    "Start a new run for that: rlexp env=acrobot … Single settings can be changed: env.NAME=…",
+    "logger=tensorboard": "logger=tensorboard: no such option.",
     "env.id=Acrobot-v1": "Acrobot-v1 has other observations now than when ",
     "env.idd=Acrobot-v1": "env.idd: the saved run has no such setting. Did you mean id",
     "model.hidden=[8]": "The checkpoint ",
@@ -344,6 +371,66 @@ def test_a_larger_budget_extends_a_completed_run(rlexp: Command, trained: Path) 
     ]
 
 
+def test_what_a_resume_changes_is_said_in_one_line(rlexp: Command, trained: Path) -> None:
+    changes = ["algo.gamma=0.9", "trainer.total_steps=320", "algo.schedules.clip_range={end: 0.1}"]
+    answer = rlexp("resume", trained, *changes)
+    (line,) = [each for each in answer.out.splitlines() if each.startswith("Changed")]
+    assert line.startswith("Changed from here on: algo.gamma 0.99 → 0.9, algo.schedules.clip_range null → {")
+    assert line.endswith(", trainer.total_steps 256 → 320.")
+    assert "Changed" not in rlexp("resume", trained, "trainer.total_steps=320").out
+
+
+def test_loggers_can_be_added_and_removed_on_resume(rlexp: Command, trained: Path) -> None:
+    answer = rlexp("resume", trained, "trainer.total_steps=320", "logger=[tensorboard]")
+    assert answer.code == 0
+    assert "logger.tensorboard added" in answer.out
+    assert list((trained / "tensorboard").iterdir())
+    answer = rlexp("resume", trained, "trainer.total_steps=384", "logger=[]")
+    assert "logger.tensorboard removed" in answer.out
+    assert RunDir.open(trained).config["logger"] == {}
+
+
+@pytest.mark.parametrize("steps", [100, 200])
+def test_a_budget_that_is_spent_already_is_refused(steps: int, rlexp: Command, trained: Path) -> None:
+    before = contents(trained)
+    answer = rlexp("resume", trained, f"trainer.total_steps={steps}")
+    message = f"256 steps are done, so the budget of trainer.total_steps={steps} is already spent. Give a larger one."
+    assert (answer.code, answer.err) == (1, f"error: {message}\n")
+    after = contents(trained)
+    assert {name for name in after if after[name] != before.get(name)} <= {".lock"}
+
+
+def test_overrides_of_a_completed_run_are_checked_although_there_is_nothing_to_do(
+    rlexp: Command, trained: Path
+) -> None:
+    for value, message in (("2", "must be at most 1, not 2.0."), ("x", "must be a number, not x.")):
+        answer = rlexp("resume", trained, f"algo.gamma={value}")
+        assert (answer.code, answer.err) == (1, f"error: algo.gamma {message}\n")
+    answer = rlexp("resume", trained, "algo.gamma=0.9")
+    assert (answer.code, "is completed, and algo.gamma 0.99 → 0.9 alone gives it nothing to do" in answer.out) == (
+        0,
+        True,
+    )
+
+
+def test_a_run_is_found_by_its_name_below_outputs(rlexp: Command, trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "outputs").mkdir()
+    trained.rename(tmp_path / "outputs" / "mine")
+    assert evaluated(rlexp("eval", "mine", "episodes=2"))["episodes"] == "2"
+    assert "mine is completed" in rlexp("resume", "mine").out
+
+
+def test_a_run_whose_environment_a_function_made_is_pointed_back_to_python(rlexp: Command, tmp_path: Path) -> None:
+    config = compose([*PPO, "trainer.total_steps=64", "env=gym", "env.id=make_env", "progress=none"])
+    Runner(config, env_factory=lambda: gym.make("CartPole-v1")).train(tmp_path / "made")
+    for command in ("eval", "predict", "resume"):
+        answer = rlexp(command, "made", *(["trainer.total_steps=128"] if command == "resume" else []))
+        assert answer.code == 1
+        assert answer.err.startswith("error: Unknown environment id 'make_env'.")
+        assert "If the run was made in Python" in answer.err
+        assert "rlexp.Agent.load('made', env=the_function).resume() or .evaluate().\n" in answer.err
+
+
 def test_a_run_killed_before_its_first_checkpoint_starts_again(rlexp: Command, trained: Path) -> None:
     whole = rows(trained)
     shutil.rmtree(trained / "checkpoints")
@@ -365,7 +452,11 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(rlexp: Command, t
         ("model.hidden=[8]", "does not fit the config of the run (size mismatch for "),
         ("algo.gamma=2", "algo.gamma must be at most 1, not 2.0."),
         ("algo.gama=0.9", "algo.gama: the saved run has no such setting. Did you mean gamma"),
-        ("algo=sac", "algo=sac: no such option."),
+        ("algo=sac", "algo=sac: a saved run keeps its algo, since its checkpoints fit no other. Start a new run"),
+        ("zoo=ppo_cartpole", "zoo=ppo_cartpole: a saved run keeps its zoo, since it was composed when it began."),
+        ("seed=5", "seed=5: a saved run keeps its seed, since its random numbers go on where they stopped. Start a"),
+        ("compile=true", "compile=true: a saved run keeps its compile, since another would change the numbers"),
+        ("logger=tensorbord", "logger=tensorbord: there is no such logger. Did you mean tensorboard?"),
         ("totl_steps=3", "totl_steps=3: no such option."),
         ("env.id=Acrobot-v1", "does not fit the config of the run ("),
     ],

@@ -31,6 +31,9 @@ MISTAKES = {
     "algo=crr algo.schedules.betta={end:1}": "algo.schedules.betta: no such setting. Did you mean beta?",
     "algo=crr algo.schedules.betta.end=1": "algo.schedules.betta: no such setting. Did you mean beta?",
     "algo=crr algo.schedules.beta.endd=1": "algo.schedules.beta.endd: no such setting. Did you mean end?",
+    "algo=sac algo.schedules.n_critics.end=1": (
+        "algo.schedules.n_critics: n_critics cannot be scheduled. Those that can: gamma, actor_learning_rate, "
+    ),
     # a mistyped root key, group or choice
     "sead=3": "sead: no such setting or group. Did you mean seed?",
     "+sead=3": "sead: no such setting. Did you mean seed?",
@@ -46,7 +49,8 @@ MISTAKES = {
     "algo=ppo algo.epochs=1.5": "algo.epochs must be a whole number, not 1.5.",
     "algo=ppo algo.normalize_advantage=perhaps": "algo.normalize_advantage must be true or false, not perhaps.",
     "algo=crr algo.weight_type=foo": "algo.weight_type must be one of binary, exp, not foo.",
-    "model.hidden=16": "model.hidden must be a list such as [1,2].",
+    "model.hidden=16": "model.hidden must be a list such as [16].",
+    "trainer.total_steps=1e-3": "trainer.total_steps must be a whole number, not 0.001.",
     "model.hidden=[16,x]": "model.hidden[1] must be a whole number, not x.",
     "env.kwargs=3": "env.kwargs must be settings such as {key: value}.",
     "seed=-1": "seed must be at least 0, not -1.",
@@ -61,7 +65,9 @@ MISTAKES = {
     "env.kwargs.foo=1": "env.kwargs.foo is a new keyword argument; add it with a plus: +env.kwargs.foo=…",
     "env.kwargs={foo:1}": "env.kwargs.foo is a new keyword argument; add it with a plus: +env.kwargs.foo=…",
     "+algo.gamma=0.9": "+algo.gamma exists already; leave out the plus: algo.gamma=…",
-    "dataset.size=3": "dataset.size: no dataset is chosen. Choose one first: dataset=… (see: rlexp list dataset)",
+    "dataset.foo=3": "dataset.foo: no dataset is chosen. Choose one first: dataset=… (see: rlexp list dataset)",
+    "dataset.path=x": "dataset.path: no dataset is chosen. Choose one first: dataset=hdf5 or dataset=npz",
+    "algo=crr dataset.path=x": "dataset.path: RandomDataset has no such setting. dataset=hdf5 and dataset=npz have it.",
     "algo=null": "algo must be a component, not None: choose one with algo=…",
     "~algo.gamma": "algo.gamma can be changed but not removed.",
     "=3": "A group takes the name of one of its choices, e.g. env=cartpole (see: rlexp list).",
@@ -77,6 +83,10 @@ MISTAKES = {
     ),
     "zoo=sac_pendulum algo=ppo": (
         "algo.actor_learning_rate: PPO has no such setting, but zoo=sac_pendulum sets it for another algo."
+    ),
+    "zoo=dqn_cartpole algo=ppo": (
+        "buffer.capacity: RolloutBuffer has no such setting, but zoo=dqn_cartpole sets it for another buffer. "
+        "The preset does not go with algo=ppo: leave out one of the two."
     ),
 }
 
@@ -99,6 +109,18 @@ def test_null_takes_back_what_an_algorithm_or_preset_chose() -> None:
     assert compose(["algo=dqn", "algo.schedules.epsilon=null"])["algo"]["schedules"]["epsilon"] is None
 
 
+def test_a_whole_number_may_be_written_as_a_power_of_ten() -> None:
+    config = compose(["trainer.total_steps=1e4", "seed=1.2e1", "model.hidden=[1e2,32]", "algo.gamma=1e0", "name=1e4"])
+    assert (config["trainer"]["total_steps"], config["seed"], config["model"]["hidden"]) == (10_000, 12, [100, 32])
+    assert type(config["trainer"]["total_steps"]) is int
+    assert (config["algo"]["gamma"], config["name"]) == (1.0, "10000.0")  # text is left as Hydra reads it
+    config["trainer"]["total_steps"] = 2e4  # as an override of a saved run has it
+    assert check_config(config)["trainer"]["total_steps"] == 20_000
+    config["trainer"]["total_steps"] = 2.5
+    with pytest.raises(ConfigError, match=r"trainer\.total_steps must be a whole number, not 2\.5"):
+        check_config(config)
+
+
 def test_keyword_arguments_of_the_environment_are_added_with_a_plus() -> None:
     config = compose(["env=lunar_lander", "+env.kwargs.gravity=-5.0", "+env.kwargs={enable_wind: true}"])
     assert config["env"]["kwargs"] == {"gravity": -5.0, "enable_wind": True}
@@ -113,6 +135,12 @@ def test_keyword_arguments_of_the_environment_are_added_with_a_plus() -> None:
         ("algo: {weight_type: foo}", "algo/mine.yaml: algo.weight_type must be one of binary, exp, not foo."),
         ("algo: {schedules: {betta: {end: 1}}}", "algo/mine.yaml: algo.schedules.betta: "),
         ("sead: 3", "algo/mine.yaml: sead: "),
+        (
+            "_target_: my_package.Mine",
+            "algo/mine.yaml: _target_ stands at the top level, since the file is of `# @package _global_`. "
+            "Put it and its settings below `algo:`",
+        ),
+        ("trainer: {total_updates: 1e4}", "algo/mine.yaml: trainer.total_updates must be a whole number: write 10000"),
     ],
 )
 def test_a_mistake_in_a_file_names_the_file(

@@ -14,8 +14,10 @@ from hydra.core.config_store import ConfigStore
 from rlexp.config.check import build
 from rlexp.config.component import REGISTRY
 from rlexp.config.compose import choices, compose
-from rlexp.errors import ConfigError, EnvError, UntrustedError
+from rlexp.errors import ConfigError, DataError, EnvError, UntrustedError
 from rlexp.loading import load
+from rlexp.models import NetDefaults
+from rlexp.models.checked import CheckedModel
 from rlexp.runner import Runner
 
 MODULE = '''
@@ -23,13 +25,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 import gymnasium as gym
-from rlexp.algos import DQN
+from rlexp.algos import DQN, OffPolicyAlgorithm
 from rlexp.callbacks import Callback
 from rlexp.config.component import component
 from rlexp.config.fields import Count, Fraction, Positive
 from rlexp.envs import GymEnv
 from rlexp.loggers.base import Logger
 from rlexp.models import Network
+from torch import nn
 
 
 @dataclass(eq=False, kw_only=True)
@@ -95,6 +98,82 @@ class AnyKeyword(Callback):
 class MyEnv(GymEnv):
     id: str = "CartPole-v1"
     difficulty: Positive = 1.0
+
+
+class Network_(nn.Module):
+    pass
+
+
+class NarrowModel:
+    def build(self, spec, out, *, defaults):
+        return nn.Linear(4, out)
+
+
+class ListModel:
+    def build(self, spec, out, **keywords):
+        return [1, 2]
+
+
+class WrongWidth:
+    def build(self, spec, out, **keywords):
+        return nn.Linear(4, out + 1)
+
+
+class WrongInput:
+    def build(self, spec, out, **keywords):
+        return nn.Linear(5, out)
+
+
+class WrongFeatures:
+    def build(self, spec, out, **keywords):
+        return nn.Linear(4, 8)
+
+
+class NoArgument:
+    def load(self):
+        return None
+
+
+class NoTransitions:
+    def load(self, env):
+        return {"observations": []}
+
+
+class ShortLogger(Logger):
+    def log(self, row):
+        pass
+
+
+class ShortCallback(Callback):
+    def on_eval(self, evaluation):
+        pass
+
+
+class MistypedCallback(Callback):
+    def on_evaluate(self, trainer, evaluation):
+        pass
+
+
+@dataclass(eq=False, kw_only=True)
+class ShortAct(DQN):
+    def act(self, obs):
+        return obs
+
+
+@dataclass(eq=False, kw_only=True)
+class Homeless(OffPolicyAlgorithm):
+    def build(self, spec, model):
+        pass
+
+    def act(self, obs, carry, *, explore, generator):
+        pass
+
+    def update(self, batch):
+        pass
+
+
+class RealEnv(gym.Env):
+    pass
 
 
 class Broken:
@@ -202,31 +281,108 @@ def test_a_field_that_the_file_does_not_mention_is_added_with_a_plus(own: Path) 
     assert config["algo"]["schedules"]["bonus"]["end"] == 0.1
 
 
-WRONG_KINDS = {
-    "algo": ("MyModel", "algo: MyModel must derive from rlexp.algos.base.Algorithm."),
-    "env": ("MyModel", "env: MyModel must derive from rlexp.envs.gym_env.GymEnv."),
-    "model": ("StopAt", "model: StopAt must have a method build()."),
-    "trainer": ("MyModel", "trainer: MyModel must derive from rlexp.trainers.base.Trainer."),
-    "dataset": ("MyModel", "dataset: MyModel must have a method load()."),
-    "buffer": ("MyModel", "The replay loop needs buffer=replay."),
-    "logger.wrong": ("MyModel", "logger.wrong: MyModel must derive from rlexp.loggers.base.Logger."),
+MODEL_BUILD = (
+    "build(self, spec: EnvSpec, out: int | None, *, defaults: NetDefaults, action_dim: int = 0, "
+    "ensemble: int | None = None, out_gain: float | None = None) -> nn.Module. See docs/extending.md."
+)
+WRONG_KINDS = {  # where, class, message
+    ("algo", "MyModel"): "algo: MyModel must derive from rlexp.algos.base.Algorithm. See docs/extending.md.",
+    ("algo", "ShortAct"): (
+        "algo: ShortAct.act(self, obs) takes other arguments than it is given: act(self, obs: Obs, carry: Any, *, "
+        "explore: bool, generator: torch.Generator) -> Act. See docs/extending.md."
+    ),
+    ("algo", "Homeless"): (
+        'algo: Homeless must say its loops, e.g. loops = frozenset({"replay"}). See docs/extending.md.'
+    ),
+    ("env", "MyModel"): "env: MyModel must derive from rlexp.envs.gym_env.GymEnv. See docs/extending.md.",
+    ("env", "RealEnv"): (
+        "env: RealEnv is an environment itself. Register it with gymnasium.register(…) and choose it by its id: "
+        "env=gym env.id=my_package:Id-v0. See docs/extending.md."
+    ),
+    ("model", "StopAt"): f"model: StopAt lacks a method: {MODEL_BUILD}",
+    ("model", "Network_"): f"model: Network_ is one network, but a model makes them: {MODEL_BUILD}",
+    ("model", "NarrowModel"): (
+        "model: NarrowModel.build(self, spec, out, *, defaults) takes other arguments than it is given: " + MODEL_BUILD
+    ),
+    ("trainer", "MyModel"): "trainer: MyModel must derive from rlexp.trainers.base.Trainer. See docs/extending.md.",
+    ("dataset", "MyModel"): (
+        "dataset: MyModel lacks a method: load(self, env: GymEnv) -> Transitions. See docs/extending.md."
+    ),
+    ("dataset", "NoArgument"): (
+        "dataset: NoArgument.load(self) takes other arguments than it is given: "
+        "load(self, env: GymEnv) -> Transitions. See docs/extending.md."
+    ),
+    ("buffer", "MyModel"): "buffer: MyModel must derive from rlexp.buffers.ring.ReplayBuffer. See docs/extending.md.",
+    ("logger.wrong", "MyModel"): (
+        "logger.wrong: MyModel must derive from rlexp.loggers.base.Logger. See docs/extending.md."
+    ),
+    ("logger.wrong", "ShortLogger"): (
+        "logger.wrong: ShortLogger.log(self, row) takes other arguments than it is given: "
+        "log(self, index: int, row: Row) -> None. See docs/extending.md."
+    ),
 }
 
 
-@pytest.mark.parametrize("where", WRONG_KINDS)
-def test_an_own_class_of_the_wrong_kind_is_refused_before_anything_runs(where: str, own: Path) -> None:
-    name, message = WRONG_KINDS[where]
+@pytest.mark.parametrize(("where", "name"), WRONG_KINDS)
+def test_an_own_class_of_the_wrong_kind_is_refused_before_anything_runs(where: str, name: str, own: Path) -> None:
     group = where.split(".")[0]
     (own / "conf" / group).mkdir(exist_ok=True)
     (own / "conf" / group / "wrong.yaml").write_text(f"# @package {where}\n_target_: my_package.{name}\n")
     with pytest.raises(ConfigError) as caught:
         Runner(compose([f"{group}=wrong"]))
-    assert str(caught.value) == message
+    assert str(caught.value) == WRONG_KINDS[where, name]
 
 
-def test_a_callback_of_the_wrong_kind_is_refused_before_anything_runs(own: Path) -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.callbacks\[0\] must derive from rlexp\.callbacks\.Callback"):
-        Runner(compose(["trainer.callbacks=[{_target_: my_package.MyModel}]"]))
+WRONG_CALLBACKS = {
+    "MyModel": "MyModel must derive from rlexp.callbacks.Callback. See docs/extending.md.",
+    "ShortCallback": (
+        "ShortCallback.on_eval(self, evaluation) takes other arguments than it is given: "
+        "on_eval(self, trainer: Trainer, evaluation: Evaluation) -> None. See docs/extending.md."
+    ),
+    "MistypedCallback": "MistypedCallback has on_evaluate, which is not a hook. Did you mean on_eval?",
+}
+
+
+@pytest.mark.parametrize("name", WRONG_CALLBACKS)
+def test_a_callback_of_the_wrong_kind_is_refused_before_anything_runs(name: str, own: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Runner(compose([f"trainer.callbacks=[{{_target_: my_package.{name}}}]"]))
+    assert str(caught.value) == f"trainer.callbacks[0]: {WRONG_CALLBACKS[name]}"
+
+
+WRONG_NETWORKS = {  # DQN on CartPole asks for two outputs
+    "ListModel": "ListModel.build() returned for out=2 is of type list, not a torch.nn.Module.",
+    "WrongWidth": "WrongWidth.build() returned for out=2 gives [2, 3] for 2 observations instead of a tensor [2, 2].",
+    "WrongInput": "WrongInput.build() returned for out=2 fails on 2 observations: RuntimeError: mat1 and mat2",
+}
+
+
+@pytest.mark.parametrize("name", WRONG_NETWORKS)
+def test_a_network_of_another_form_than_was_asked_for_is_refused_before_anything_is_written(
+    name: str, own: Path
+) -> None:
+    (own / "conf" / "model" / "wrong.yaml").write_text(f"_target_: my_package.{name}\n")
+    runner = Runner(compose([*SMALL, "algo=dqn", "model=wrong"]))
+    with pytest.raises(ConfigError) as caught:
+        runner.train(own / "run")
+    assert str(caught.value).startswith(f"model: what {WRONG_NETWORKS[name]}")
+    assert not (own / "run").exists()
+
+
+def test_features_of_an_own_network_need_their_number_said(own: Path) -> None:
+    model = CheckedModel(build("model", {"_target_": "my_package.WrongFeatures"}))
+    spec = build("env", compose()["env"]).spec()
+    with pytest.raises(ConfigError, match="must say the number of its features as an attribute out"):
+        model.build(spec, None, defaults=NetDefaults())
+
+
+def test_a_dataset_that_returns_something_else_is_refused_before_anything_is_written(own: Path) -> None:
+    (own / "conf" / "dataset").mkdir()
+    (own / "conf" / "dataset" / "wrong.yaml").write_text("_target_: my_package.NoTransitions\n")
+    runner = Runner(compose(["algo=crr", "env=pendulum", "dataset=wrong", "progress=none"]))
+    with pytest.raises(DataError, match=r"NoTransitions\.load\(\) must return rlexp\.datasets\.Transitions, not dict"):
+        runner.train(own / "run")
+    assert not (own / "run").exists()
 
 
 def test_a_wrapper_that_is_none_is_refused_before_anything_runs(own: Path) -> None:

@@ -64,6 +64,23 @@ def test_keys_that_are_not_asked_for_are_not_touched(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("key", "other"), [("rewards", "reward"), ("terminals", "terminated"), ("timeouts", "timeout")]
+)
+def test_a_mistyped_key_in_a_file_is_told_with_the_right_name(tmp_path, kind, key, other):
+    arrays = vector_data().to_d4rl()
+    arrays[other] = arrays.pop(key)
+    path = tmp_path / f"data.{kind}"
+    if kind == "npz":
+        np.savez(path, **arrays)
+    else:
+        with h5py.File(path, "w") as file:
+            for name, array in arrays.items():
+                file[name] = array
+    refused(path, rf"has no {key}, but {other}\. Rename it to {key}\.")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_path_without_a_file_says_which_setting_to_change(tmp_path, kind):
     refused(tmp_path / f"none.{kind}", "does not exist. Set dataset.path")
     (tmp_path / f"folder.{kind}").mkdir()
@@ -118,7 +135,7 @@ def test_a_raw_pickle_as_a_member_is_refused_and_not_executed(tmp_path, member):
     save_npz(tmp_path / "good.npz", vector_data())
     with zipfile.ZipFile(tmp_path / "good.npz") as good, zipfile.ZipFile(tmp_path / "data.npz", "w") as bad:
         for info in good.infolist():
-            if info.filename != "actions.npy":
+            if info.filename.removesuffix(".npy") != member.removesuffix(".npy"):
                 bad.writestr(info, good.read(info))
         bad.writestr(member, pickle.dumps(Bomb(tmp_path / "fired")))
     refused(tmp_path / "data.npz", "damaged or of another format")

@@ -7,7 +7,7 @@ from small_data import DICT, VECTOR, dict_data, vector_data
 from rlexp.datasets.transitions import Transitions
 from rlexp.envs.spec import ActionSpec, EnvSpec, Leaf, ObsSpec
 from rlexp.errors import DataError
-from rlexp.tree import tree_equal
+from tests.trees import tree_equal
 
 GRID = EnvSpec(
     "Grid-v0", ObsSpec({"": Leaf("discrete", (), "int64", (10,))}, True), ActionSpec("discrete", (), nvec=(4,))
@@ -69,6 +69,20 @@ def test_with_next_observations_a_timeout_is_kept_and_terminal_wins_over_timeout
     assert data.truncated.tolist() == [False, False, False, True]
 
 
+def test_unknown_ends_of_episodes_are_told_and_either_column_settles_them():
+    arrays = numbered(6, terminals=[2])
+    data = Transitions.from_d4rl(arrays, "old.npz")
+    assert data.doubt.startswith("old.npz has neither timeouts nor next_observations, so of its 6 rows only the 1 term")
+    assert data.check(VECTOR).doubt == data.doubt
+    assert Transitions.from_d4rl(arrays | {"timeouts": np.zeros(6, bool)}).doubt is None
+    assert Transitions.from_d4rl(arrays | {"next_observations": np.ones((6, 3))}).doubt is None
+
+
+def test_names_that_resemble_none_of_the_keys_are_left_alone():
+    extra = {"infos/goal": np.zeros(6), "metadata": np.zeros(3), "log_probs": np.zeros(6)}
+    assert len(Transitions.from_d4rl(numbered(6, terminals=[5]) | extra)) == 6
+
+
 def test_columns_of_one_and_flags_as_numbers_are_understood():
     arrays = {
         "observations": np.arange(4)[:, None],
@@ -81,21 +95,12 @@ def test_columns_of_one_and_flags_as_numbers_are_understood():
     assert (data.obs.dtype, data.action.dtype) == (np.int64, np.int64)
 
 
-def test_episodes_are_separated_by_ends_and_broken_chains():
+def test_a_row_that_the_next_does_not_follow_from_breaks_the_chain():
     data = vector_data()  # ends in rows 3 and 7
-    assert data.num_episodes == 3
     assert not data.breaks().any()
     data.next_obs[9] += 1
+    data.next_obs[3] += 1  # an end, which breaks nothing
     assert np.flatnonzero(data.breaks()).tolist() == [9]
-    expected = [data.reward[part].sum() for part in (slice(0, 4), slice(4, 8), slice(8, 10), slice(10, 12))]
-    np.testing.assert_allclose(data.episode_returns(), expected, rtol=1e-5)
-    assert data.mean_return == pytest.approx(np.mean(expected), rel=1e-5)
-
-
-def test_an_end_in_the_last_row_adds_no_episode():
-    data = vector_data()
-    data.truncated[-1] = True
-    assert data.num_episodes == 3
 
 
 def test_a_broken_chain_in_one_leaf_of_a_dict_is_seen():

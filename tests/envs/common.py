@@ -8,8 +8,8 @@ import numpy as np
 
 from rlexp.envs import GymEnv, VecEnv
 from rlexp.seeding import numpy_generator
-from rlexp.tree import tree_equal
 from tests.counting import COUNTING, START, episode_length, episode_seed, offset
+from tests.trees import tree_equal
 
 BACKENDS = ("sync", "subprocess")
 

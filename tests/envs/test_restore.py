@@ -7,9 +7,9 @@ import pytest
 
 from rlexp.envs import GymEnv
 from rlexp.errors import CheckpointError
-from rlexp.tree import tree_equal
 from tests.counting import episode_seed, offset
 from tests.envs.common import BACKENDS, counting, play, random_actions, same_steps
+from tests.trees import tree_equal
 
 
 def assert_continues(config, steps=25, seed=7, other=None):

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from rlexp.envs import GymEnv
-from rlexp.tree import tree_equal, tree_leaves
+from rlexp.tree import tree_leaves
 from tests.counting import ACTION_SPACES, COUNTING, OBS_SPACES, bits, episode_seed, image, offset
 from tests.envs.common import BACKENDS, ExpectedEnv, counting, play, random_actions, same_steps
+from tests.trees import tree_equal
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

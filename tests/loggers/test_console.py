@@ -320,3 +320,21 @@ def test_sparklines_span_their_values():
     assert sparkline([0, 7, 3.5, math.nan]) == "▁█▅"
     assert sparkline([2.0, 2.0]) == "▄▄"
     assert sparkline([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("stop_return", "an evaluation reached trainer.stop_return"),
+        ("patience", "no new best in trainer.patience evaluations"),
+        ("max_seconds", "trainer.max_seconds have passed"),
+        ("SIGTERM", "asked to end (SIGTERM)"),
+        ("steady", "steady"),  # a callback's own
+        ("budget", None),  # nothing to explain
+        (None, None),
+    ],
+)
+def test_the_closing_block_says_why_a_run_ended_before_its_budget(reason, said):
+    block = closing_lines({"status": "completed", "env_steps": 10, "stop_reason": reason}, {})
+    stopped = ["".join(text for text, _ in line) for line in block if line and "stopped" in line[0][0]]
+    assert stopped == ([] if said is None else [f"  stopped      {said}"])

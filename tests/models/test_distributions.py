@@ -16,7 +16,6 @@ from rlexp.models.distributions import (
     MultiCategoricalHead,
     SquashedGaussian,
     SquashedGaussianHead,
-    mask_logits,
     policy_distribution,
 )
 
@@ -115,18 +114,6 @@ def test_samples_have_the_probabilities_of_the_logits() -> None:
     for i in range(3):
         p = logits[i].sigmoid()
         assert_frequencies(torch.stack([ones[i], count - ones[i]]), torch.stack([p, 1 - p]))
-
-
-def test_masked_actions_are_never_taken_and_leave_numbers_finite() -> None:
-    logits = torch.randn(1000, 4, requires_grad=True)
-    mask = torch.tensor([True, False, True, False])
-    dist = Categorical(mask_logits(logits, mask))
-    sample = dist.sample(policy_distribution(SPECS["discrete"]).draw_noise(1000, generator=generator()))
-    assert set(sample.tolist()) == {0, 2}
-    theirs = reference.Categorical(logits=logits[:, [0, 2]])
-    torch.testing.assert_close(dist.entropy(), theirs.entropy())
-    torch.testing.assert_close(dist.log_prob(sample), theirs.log_prob(sample // 2))
-    assert torch.autograd.grad(dist.entropy().sum(), logits)[0].isfinite().all()
 
 
 @pytest.mark.parametrize("shape", [(6, 3), (3,)])

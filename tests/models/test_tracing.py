@@ -110,7 +110,7 @@ def test_a_critic_update_with_its_target_is_one_graph_with_the_eager_numbers() -
     compiled = one_graph(traced.update)
     for step in range(4):
         for agent in (eager, traced):
-            agent.optimizer.set_lr(1e-2 / (step + 1))  # must reach the graph without tracing it again
+            agent.optimizer.lr.fill_(1e-2 / (step + 1))  # must reach the graph without tracing it again
         batch = (torch.randn(16, 4), torch.rand(16, 2) * 2 - 1, torch.randn(16), torch.randn(16, 2))
         torch.testing.assert_close(compiled(*batch), eager.update(*batch))
     for ours, theirs in zip([*traced.source, *traced.copies], [*eager.source, *eager.copies], strict=True):

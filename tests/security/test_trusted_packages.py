@@ -94,7 +94,6 @@ USES: dict[str, Any] = {
     "model": node("users_own_package.Model"),
     "nested class": node("users_own_package.Outer.Inner"),
     "wrapper": setting("env", "wrappers", value=[{"_target_": "users_own_package.Wrapper"}]),
-    "callback": setting("trainer", "callbacks", value=[{"_target_": "users_own_package.Hook"}]),
     "environment": setting("env", "id", value="users_own_package:users_own_package/Mine-v0"),
 }
 
@@ -110,6 +109,23 @@ def test_a_package_is_used_if_it_is_named_and_not_even_imported_otherwise(scene:
     command("eval", str(path), "episodes=1", f"trust=[{mine}]")
     assert mine in sys.modules
     assert content(scene.folder) == before
+
+
+TRAINING_ONLY: dict[str, Any] = {
+    "callback": setting("trainer", "callbacks", value=[{"_target_": "users_own_package.Hook"}]),
+    "logger": setting("logger", value={"own": {"_target_": "users_own_package.Metrics"}}),
+}
+
+
+@pytest.mark.parametrize("use", TRAINING_ONLY)
+def test_what_only_training_runs_is_asked_for_only_by_a_resume(scene: Scene, mine: str, use: str) -> None:
+    path = scene.copy("ppo")
+    forge_config(path, TRAINING_ONLY[use])
+    command("eval", str(path), "episodes=1")
+    assert Agent.load(path).policy
+    assert mine not in sys.modules
+    scene.refused(path, "resume", f"trust=[{mine}]")
+    assert mine not in sys.modules
 
 
 def test_every_surface_takes_the_packages_to_trust(scene: Scene, mine: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,178 @@
+"""Renders README.md from the JSON that `rlexp bench … -o docs/speed/….json` wrote. No figure here is typed by hand.
+
+python docs/speed/make.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PAGE = HERE / "README.md"
+PARTS = ("speed", "solve", "startup", "scaling", "profile")
+
+INTRO = """\
+# Speed
+
+Rendered by [`make.py`](make.py) from the JSON files beside it, which `rlexp bench` wrote; a test compares them.
+rlexp and its peers take turns in one run, in processes of their own, with the same hyperparameters and threads;
+figures are medians of the rounds. They are comparable only within one run: the machine is shared, and another one gives
+other numbers (the ratios move less). Make them on yours with `pip install "rlexp[bench]"` and the commands below.
+"""
+
+
+def load() -> dict[str, dict[str, Any]]:
+    """The measurements there are, by command."""
+    paths = {part: HERE / f"{part}.json" for part in PARTS}
+    return {part: json.loads(path.read_text(encoding="utf-8")) for part, path in paths.items() if path.exists()}
+
+
+def render(found: dict[str, dict[str, Any]]) -> str:
+    """The page."""
+    sections = [INTRO, machine(found)]
+    for part, write in (("speed", speed), ("solve", solve), ("startup", startup), ("scaling", scaling)):
+        if part in found:
+            sections.append(write(found[part]))
+    if "profile" in found:
+        sections.append(profile(found["profile"]))
+    return "\n".join(sections)
+
+
+def machine(found: dict[str, dict[str, Any]]) -> str:
+    """Where, with what, and from which commit."""
+    any_one = next(iter(found.values()))
+    where, versions = any_one["machine"], any_one["versions"]
+    names = ("torch", "gymnasium", "numpy", "stable_baselines3", "sb3_contrib", "d3rlpy")
+    listed = ", ".join(f"{name} {versions[name]}" for name in names if versions.get(name))
+    commits = ", ".join(
+        f"{part} at `{(doc['git']['rlexp'] or {}).get('commit', '?')[:10]}`" for part, doc in found.items()
+    )
+    return f"Machine: {where['cpu']}, {where['cores']} cores, no GPU. {listed}. Commits: {commits}.\n"
+
+
+def speed(document: dict[str, Any]) -> str:
+    """Rates in steady state."""
+    rows = []
+    for result in document["results"]:
+        if "error" in result:
+            rows.append([result["name"], "failed", "", "", "", ""])
+            continue
+        best = result["best"]
+        peer = f"{number(best['peer']['median'])} ({best['peer']['threads']})" if "peer" in best else ""
+        rows.append(
+            [
+                result["title"],
+                f"{number(best['rlexp']['median'])} ({best['rlexp']['threads']})",
+                result["peer"] or "",
+                peer,
+                f"**{best['ratio']:.1f}×**" if "ratio" in best else "",
+                f"{result['least']:g}× {'reached' if best.get('ratio', 0) >= result['least'] else 'missed'}",
+            ]
+        )
+    options = document["options"]
+    head = ["work", "rlexp per second (threads)", "peer", "per second (threads)", "ratio", "goal"]
+    return (
+        "## Steady state\n\n`rlexp bench speed --against sb3,d3rlpy`, each side at its better number of threads, "
+        f"{options['rounds']} rounds of {options['seconds']:g} s.\n\n{table(head, rows)}"
+    )
+
+
+def solve(document: dict[str, Any]) -> str:
+    """From the prompt to a solved task."""
+    rows = []
+    for result in document["results"]:
+        if "error" in result:
+            rows.append([result["name"], "failed", "", "", "", ""])
+            continue
+        best, runs = result["best"], len(next(iter(next(iter(result["runs"].values())).values())))
+        for side in ("rlexp", "SB3"):
+            if side not in best:
+                continue
+            entry = best[side]
+            ratio = f"**{best['ratio']:.1f}×**" if side == "rlexp" and "ratio" in best else ""
+            solved = f"{entry['solved']} of {runs}"
+            steps, seconds = f"{entry['steps']:,.0f}", f"{entry['median']:.1f} s"
+            rows.append([f"{result['name']} ({result['threshold']:g})", side, solved, steps, seconds, ratio])
+    head = ["preset (return that counts as solved)", "of", "solved", "steps (median)", "wall time (median)", "ratio"]
+    return (
+        "## From the shell prompt to a solved task\n\n`rlexp bench solve --against sb3`: start-up, compiling with an "
+        "empty cache, evaluations and checkpoints included; the same hyperparameters and evaluations on both sides, "
+        f"each at its better number of threads.\n\n{table(head, rows)}"
+    )
+
+
+def startup(document: dict[str, Any]) -> str:
+    """Time until something happens."""
+    rows = [[f"`{each['name']}`", each["side"], f"{each['median']:.2f} s"] for each in document["results"]]
+    return f"## Starting up\n\n`rlexp bench startup --against sb3`\n\n{table(['command', 'of', 'median'], rows)}"
+
+
+def scaling(document: dict[str, Any]) -> str:
+    """Rates against sizes."""
+    parts = [
+        "## Scaling\n\n`rlexp bench scaling`\n",
+        "![Rates against environments, buffer fill and ensemble size](scaling.png)\n",
+    ]
+    for result in document["results"]:
+        if "error" in result:
+            continue
+        curves = result["curves"]
+        rows = [
+            [f"{point:,}", *(number(c["median"][i]) for c in curves.values())]
+            for i, point in enumerate(result["points"])
+        ]
+        parts.append(f"{result['title']} ({result['unit']} per second)\n\n{table([result['label'], *curves], rows)}")
+    return "\n".join(parts)
+
+
+def profile(document: dict[str, Any]) -> str:
+    """Where the time goes."""
+    good = [result for result in document["results"] if "error" not in result]
+    names = list(good[0]["parts_ms"])
+    rows = [
+        [name, *(f"{r['parts_ms'][name]:.3g} ({100 * r['parts_ms'][name] / r['sum_ms']:.0f} %)" for r in good)]
+        for name in names
+    ]
+    rows.append(["whole loop, without timers", *(f"{r['plain_ms']:.3g}" for r in good)])
+    rows.append(
+        [
+            "environments alone",
+            *(f"{r['limits_ms']['environment']:.3g}" if "environment" in r["limits_ms"] else "–" for r in good),
+        ]
+    )
+    rows.append(["matrix products alone", *(f"{r['limits_ms']['products']:.3g}" for r in good)])
+    rows.append(["their arithmetic at the machine's peak rate", *(f"{r['flops_at_peak_ms']:.3g}" for r in good)])
+    left = []
+    for r in good:
+        floor = r["limits_ms"]["products"] + r["limits_ms"].get("environment", 0.0)
+        left.append(f"{r['name']} takes {r['plain_ms'] / floor:.1f} times its environments and products")
+    head = ["milliseconds", *(f"{r['name']}, one {r['of']}" for r in good)]
+    return f"""\
+## Where the time goes
+
+`rlexp bench profile`, one thread. The bars are the parts of the loop, the lines below them what no framework can go
+under.
+
+![Parts of an iteration, a step and an update](profile.png)
+
+{table(head, rows)}
+What is left above these limits: {"; ".join(left)}. It is Python between the calls, element-wise kernels, the
+optimizer's pass over the parameters, and code and data that have left the processor's caches since the last step.
+"""
+
+
+def number(value: float) -> str:
+    """Three digits are enough."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(load()), encoding="utf-8")

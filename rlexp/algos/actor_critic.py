@@ -1,0 +1,87 @@
+"""What the on-policy actor–critics share: two networks, a policy for every action space, and advantages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from rlexp.algos.base import CONTINUOUS, DISCRETE, MULTI_BINARY, MULTI_DISCRETE, OnPolicyAlgorithm
+from rlexp.buffers.returns import gae
+from rlexp.compiling import acting
+from rlexp.config.fields import Fraction, Static
+from rlexp.envs.spec import EnvSpec
+from rlexp.models import Activation, Model, NetDefaults, policy_distribution
+from rlexp.tree import tree_first
+from rlexp.types import Act, Obs, Rollout
+
+
+@dataclass(eq=False, kw_only=True)
+class ActorCritic(OnPolicyAlgorithm):
+    """A stochastic policy π and a value function V in separate networks; who derives from it says how they learn."""
+
+    actions: ClassVar[frozenset[str]] = frozenset({DISCRETE, CONTINUOUS, MULTI_DISCRETE, MULTI_BINARY})
+    network: ClassVar[NetDefaults] = NetDefaults(hidden=(64, 64), activation=Activation.tanh, init="orthogonal")
+
+    gae_lambda: Fraction = 0.95  # bias (0) against variance (1) of the advantages
+    initial_log_std: Annotated[float, Static()] = 0.0  # of the Gaussian for continuous actions
+
+    def build_networks(self, spec: EnvSpec, model: Model) -> None:
+        """Actor, critic, and the deviation of continuous actions, which does not depend on the state."""
+        self.head = policy_distribution(spec.action)
+        self.actor: Any = self.build_network(spec, model, self.head.out, 0.01)
+        self.critic: Any = self.build_network(spec, model, 1, 1.0)
+        self.log_std = torch.full((self.head.out,), self.initial_log_std) if self.head.needs_log_std else None
+
+        if self.log_std is not None:
+            self.log_std.requires_grad_()
+
+    def build_network(self, spec: EnvSpec, model: Model, out: int, out_gain: float) -> nn.Module:
+        """One of the two networks."""
+        return model.build(spec, out, defaults=self.network, out_gain=out_gain)
+
+    def parameters(self) -> list[tuple[str, Tensor]]:
+        """Everything to be trained, by name."""
+        named: list[tuple[str, Tensor]] = [*self.actor.named_parameters(), *self.critic.named_parameters()]
+        return named if self.log_std is None else [*named, ("log_std", self.log_std)]
+
+    def policy(self, obs: Obs) -> Any:
+        """π(·|s)."""
+        return self.head.dist(self.masked(self.actor(obs), obs), self.log_std)
+
+    def value(self, obs: Obs) -> Tensor:
+        """V(s), [B]."""
+        return self.critic(obs).squeeze(-1)
+
+    def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
+        """Sample, or take the mode; values and probabilities wait for the whole rollout, where they cost less."""
+        if not explore:
+            return Act(self.policy(obs).mode())
+        noise = self.head.draw_noise(len(tree_first(obs)), generator=generator, device=self.device)
+        return Act(self.explore(obs, noise))
+
+    @acting
+    def explore(self, obs: Obs, noise: Tensor) -> Tensor:
+        """Actions sampled from the policy."""
+        return self.policy(obs).sample(noise)
+
+    def advantages(self, batch: Rollout) -> tuple[Tensor, Tensor]:
+        """A and the returns that V should predict, [T, N]."""
+        return gae(
+            batch.reward, batch.value, batch.next_value, batch.terminated, batch.done, self.gamma, self.gae_lambda
+        )
+
+    def shuffled(self, count: int, size: int, epochs: int) -> list[Tensor]:
+        """The rows of every minibatch of every epoch; a remainder smaller than ``size`` is left out of an epoch."""
+        rows = []
+        for _ in range(epochs):
+            order = torch.randperm(count, generator=self.generator, device=self.device)
+            rows += order[: count - count % size].split(size)
+        return rows
+
+
+def explained_variance(value: Tensor, returns: Tensor) -> Tensor:
+    """The share of the returns' variance that V predicted: 1 is all of it, 0 no more than their mean, below 0 less."""
+    return 1 - (returns - value).var(correction=0) / returns.var(correction=0).clamp_min(1e-8)

@@ -1,0 +1,99 @@
+"""What a person passes to an agent in Python, as overrides of the command line; mistakes with the right call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+import gymnasium as gym
+
+from rlexp.config.check import GROUPS, Root
+from rlexp.config.compose import choices, compose
+from rlexp.config.messages import suggest
+from rlexp.envs.locate import find_registration
+from rlexp.errors import ConfigError, EnvError
+
+EnvFactory = Callable[[], gym.Env]
+KEYWORDS = tuple(f.name for f in fields(Root) if f.name not in (*GROUPS, "logger"))  # seed, name, device, …
+
+
+def overrides_of(
+    who: str, overrides: Sequence[Any], env: str | EnvFactory | None, settings: dict[str, Any], algo: str | None
+) -> list[str]:
+    """The overrides that ``who(*overrides, env=env, **settings)`` stands for; ConfigError with the right call."""
+    given = [f"algo={algo}"] if algo else []
+    for override in overrides:
+        if not isinstance(override, str) or ("=" not in override and not override.startswith("~")):
+            raise ConfigError(_not_an_override(who, override, overrides))
+        given.append(override)
+    if env is not None:
+        if any(override.startswith("env=") for override in given):
+            raise ConfigError(f"{who}: the environment is given twice. Leave out env=… or the override env=….")
+        given += _env_overrides(who, env)
+    for name in settings:
+        if name not in KEYWORDS:
+            raise ConfigError(_not_a_keyword(who, name, settings[name], given))
+    return [*given, *(f"{name}={_quoted(value)}" for name, value in settings.items())]
+
+
+def check_factory(who: str, env: Any) -> None:
+    """Refuse what cannot make environments: one object cannot serve training and evaluation at once."""
+    if env is None or (callable(env) and not isinstance(env, gym.Env)):
+        return
+    name = type(env).__name__
+    right = f"env={name} or env=lambda: {name}(…)" if isinstance(env, gym.Env) else "env=my_function"
+    raise ConfigError(f"{who}: env must be a function that makes an environment, because several are needed: {right}.")
+
+
+def _env_overrides(who: str, env: Any) -> list[str]:
+    if not isinstance(env, str):
+        check_factory(who, env)
+        return ["env=gym", f"env.id={getattr(env, '__name__', type(env).__name__).strip('<>')}"]
+    known = choices("env")
+    if env in known:
+        return [f"env={env}"]
+    if ":" not in env and "/" not in env and "-v" not in env and not _registered(env):
+        raise ConfigError(f"{who}: there is no environment {env!r}.{suggest(env, known)} Or any Gymnasium id.")
+    return ["env=gym", f"env.id={env}"]
+
+
+def _not_an_override(who: str, value: Any, overrides: Sequence[Any]) -> str:
+    named = next((each for each in overrides if isinstance(each, str) and _names_env(each)), None)
+    maker = next((each for each in overrides if not isinstance(each, str) and callable(each)), None)
+    if isinstance(value, gym.Env):
+        right = type(value).__name__
+    else:
+        right = getattr(maker, "__name__", "my_function") if maker is not None else repr(named or "CartPole-v1")
+    shown = repr(value) if isinstance(value, str) else type(value).__name__
+    return f'{who}: {shown} is not a setting. Write {who}(env={right}, …) and settings as "trainer.total_steps=50_000".'
+
+
+def _not_a_keyword(who: str, name: str, value: Any, given: list[str]) -> str:
+    config = compose(given)
+    for group in GROUPS:
+        if name in (config[group] or {}):
+            return f'{who}: write {name}={value!r} as on the command line: {who}("{group}.{name}={_quoted(value)}", …).'
+    return f"{who} has no argument {name!r}.{suggest(name, ('env', *KEYWORDS))}"
+
+
+def _names_env(text: str) -> bool:
+    return text in choices("env") or _registered(text)
+
+
+def _registered(text: str) -> bool:
+    try:
+        find_registration(text)
+    except EnvError:
+        return False
+    return True
+
+
+def _quoted(value: Any) -> str:
+    """A value as Hydra's grammar has it."""
+    if isinstance(value, str):
+        escaped = value.replace("'", r"\'")
+        return value if value.replace("_", "").replace("-", "").isalnum() else f"'{escaped}'"
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(_quoted, value))}]"
+    return "null" if value is None else str(value)

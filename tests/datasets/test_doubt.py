@@ -1,0 +1,26 @@
+"""A run that learns from data of unknown episode ends says so before it trains, and only then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlexp.config.compose import compose
+from rlexp.runner import Runner
+
+
+@pytest.mark.parametrize("given", [[], ["timeouts"]])
+def test_training_on_data_without_known_ends_warns(
+    given: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = np.random.default_rng(0)
+    arrays = {"observations": rows.uniform(-1, 1, (20, 3)), "actions": rows.uniform(-2, 2, (20, 1))}
+    arrays |= {"rewards": np.zeros(20), "terminals": np.zeros(20, bool)} | {key: np.arange(20) == 9 for key in given}
+    np.savez(tmp_path / "data.npz", **arrays)  # type: ignore[arg-type]
+    overrides = ["algo=crr", "env=pendulum", "dataset=npz", f"dataset.path={tmp_path}/data.npz", "progress=none"]
+    overrides += ["threads=1", "compile=false", "model.hidden=[8]", "trainer.total_updates=2", "trainer.batch_size=4"]
+    Runner(compose([*overrides, "trainer.eval_episodes=0"])).train(tmp_path / "run")
+    said = [record.message for record in caplog.records if "neither timeouts nor next_observations" in record.message]
+    assert len(said) == (0 if given else 1)
