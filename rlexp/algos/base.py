@@ -141,8 +141,8 @@ class Algorithm(ABC):
         known = self.__dict__.get(name)
         if self.__dict__.get("compiled") and value is not known and isinstance(known, (nn.Module, Optimizer, Tensor)):
             raise RuntimeError(
-                f"{type(self).__name__}.{name} is part of compiled graphs, which would go on with the old one: change it "
-                "in place (copy_, fill_, load_state_dict)."
+                f"{type(self).__name__}.{name} is part of compiled graphs, which would go on with the old one: change "
+                "it in place (copy_, fill_, load_state_dict)."
             )
         super().__setattr__(name, value)
         if name in type(self).__dataclass_fields__ and self.__dict__.get("compiled"):
