@@ -37,7 +37,7 @@ class Algorithm(ABC):
     actions: ClassVar[frozenset[str]]  # action spaces it can act in
     unit_actions: ClassVar[bool] = False  # acts in [-1, 1]; the framework rescales to the bounds of the space
     reserved: ClassVar[frozenset[str]] = frozenset(  # attributes that setup() sets: no setting may be called so
-        {"spec", "device", "autocast", "updates", "generator", "scheduled", "compiled"}
+        {"spec", "device", "autocast", "updates", "generator", "scheduled", "_schedule_values", "compiled"}
     )
     carry_size = 0  # numbers that it remembers of each episode; set by build where it is recurrent
 

@@ -264,7 +264,7 @@ REFUSED = {
     "algo=mine algo.gamma=0.9": "algo.gamma is not set in its config file; add it with a plus: +algo.gamma=…",
     # what is not there
     "algo=mine algo._target_=my_package.Nothing": "algo._target_=my_package.Nothing: my_package has no 'Nothing'.",
-    "algo=min": "algo=min: there is no such algo. Did you mean mine?",
+    "algo=min": "algo=min: there is no such algo. Did you mean mine",
 }
 
 
