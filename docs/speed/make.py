@@ -44,7 +44,7 @@ def machine(found: dict[str, dict[str, Any]]) -> str:
     """Where, with what, and from which commit."""
     any_one = next(iter(found.values()))
     where, versions = any_one["machine"], any_one["versions"]
-    names = ("torch", "gymnasium", "numpy", "stable_baselines3", "sb3_contrib", "d3rlpy")
+    names = ("torch", "gymnasium", "numpy", "stable-baselines3", "sb3-contrib", "d3rlpy")
     listed = ", ".join(f"{name} {versions[name]}" for name in names if versions.get(name))
     commits = ", ".join(
         f"{part} at `{(doc['git']['rlexp'] or {}).get('commit', '?')[:10]}`" for part, doc in found.items()
