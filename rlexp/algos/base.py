@@ -55,9 +55,14 @@ class Algorithm(ABC):
         self.updates = 0
         self.generator = torch.Generator(device).manual_seed(derive_seed(seed, "algo"))
         self._prepare_schedules()
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.device(device):
-            torch.manual_seed(derive_seed(seed, "init"))
-            self.build(spec, model)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # orthogonal initialisation depends on it in the last bits
+        try:
+            with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.device(device):
+                torch.manual_seed(derive_seed(seed, "init"))
+                self.build(spec, model)
+        finally:
+            torch.set_num_threads(threads)
         self._refuse_hidden_state()
         self.compiled = False
 
