@@ -25,8 +25,15 @@ other numbers (the ratios move less). Make them on yours with `pip install "rlex
 
 def load() -> dict[str, dict[str, Any]]:
     """The measurements there are, by command."""
-    paths = {part: HERE / f"{part}.json" for part in PARTS}
-    return {part: json.loads(path.read_text(encoding="utf-8")) for part, path in paths.items() if path.exists()}
+    found: dict[str, dict[str, Any]] = {}
+    for part in PARTS:
+        for path in sorted(HERE.glob(f"{part}*.json")):  # a command may have been run for some of its work at a time
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if part in found:
+                found[part]["results"] += document["results"]
+            else:
+                found[part] = document
+    return found
 
 
 def render(found: dict[str, dict[str, Any]]) -> str:
@@ -84,7 +91,7 @@ def solve(document: dict[str, Any]) -> str:
     rows = []
     for result in document["results"]:
         if "error" in result:
-            rows.append([result["name"], "failed", "", "", "", ""])
+            rows.append([result["name"], "failed", "", "", "", "", ""])
             continue
         best, runs = result["best"], len(next(iter(next(iter(result["runs"].values())).values())))
         for side in ("rlexp", "SB3"):
@@ -92,14 +99,15 @@ def solve(document: dict[str, Any]) -> str:
                 continue
             entry = best[side]
             ratio = f"**{best['ratio']:.1f}×**" if side == "rlexp" and "ratio" in best else ""
-            solved = f"{entry['solved']} of {runs}"
+            solved, threads = f"{entry['solved']} of {runs}", str(entry["threads"])
             steps, seconds = f"{entry['steps']:,.0f}", f"{entry['median']:.1f} s"
-            rows.append([f"{result['name']} ({result['threshold']:g})", side, solved, steps, seconds, ratio])
-    head = ["preset (return that counts as solved)", "of", "solved", "steps (median)", "wall time (median)", "ratio"]
+            task = f"{result['name']} ({result['threshold']:g})"
+            rows.append([task, side, threads, solved, steps, seconds, ratio])
+    head = ["preset (return that counts as solved)", "of", "threads", "solved", "steps", "wall time", "ratio"]
     return (
         "## From the shell prompt to a solved task\n\n`rlexp bench solve --against sb3`: start-up, compiling with an "
-        "empty cache, evaluations and checkpoints included; the same hyperparameters and evaluations on both sides, "
-        f"each at its better number of threads.\n\n{table(head, rows)}"
+        "empty cache, evaluations and checkpoints included; the same hyperparameters, evaluations and threads on both "
+        f"sides. Steps and times are medians over seeds.\n\n{table(head, rows)}"
     )
 
 
