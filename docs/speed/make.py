@@ -17,7 +17,7 @@ INTRO = """\
 # Speed
 
 Rendered by [`make.py`](make.py) from the JSON files beside it, which `rlexp bench` wrote; a test compares them.
-rlexp and its peers take turns in one run, in processes of their own, with the same hyperparameters and threads;
+The peers and rlexp take turns in one run, in processes of their own, with the same hyperparameters and threads;
 figures are medians of the rounds. They are comparable only within one run: the machine is shared, and another one gives
 other numbers (the ratios move less). Make them on yours with `pip install "rlexp[bench]"` and the commands below.
 """

@@ -436,6 +436,8 @@ def test_a_learning_rate_that_has_reached_zero_changes_nothing(name: str, tmp_pa
     runner = train(config, tmp_path / "run")
     fresh = Runner(config).policy().algo
     half, end, start = runner.callbacks[0].half, networks(runner.algo), networks(fresh)  # type: ignore[attr-defined]
+    if name == "trpo":  # its policy moves as far as the trust region goes, whatever the rate
+        end = {key: value for key, value in end.items() if key.startswith("critic")}
     assert all(torch.equal(half[key], end[key]) for key in end)
     assert not all(torch.equal(half[key], start[key]) for key in end)  # while it was positive, it did
 
