@@ -75,9 +75,14 @@ mean ± standard deviation over the episodes.""",
 def usage(kind: type) -> str:
     """What ``rlexp COMMAND --help`` prints."""
     rows = [(f"{each.name}={_shown(each)}", each.metadata[HELP]) for each in fields(kind)]
-    rows += [(f"{name}=…", text) for name, text in RUN_SETTINGS.items()]
+    rows += [(f"{name}=…", text) for name, text in _run_settings(kind).items()]
     options = "\n".join(f"  {name:<20}{text}" for name, text in rows)
     return f"{USAGE[kind]}\n\nRUN is a run directory, the name of one below outputs/, or a checkpoint.\n\n{options}"
+
+
+def _run_settings(kind: type) -> dict[str, str]:
+    """Those that the command has a use for: only a run in progress shows any."""
+    return {name: text for name, text in RUN_SETTINGS.items() if kind is ResumeOptions or name != "progress"}
 
 
 def _shown(each: Field[Any]) -> str:
@@ -89,7 +94,7 @@ def read_options(kind: type[T], arguments: Sequence[str]) -> tuple[T, list[str]]
     """The options of a command, and the remaining arguments: overrides of the run's config."""
     names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
     kinds = get_type_hints(kind)
-    loggers = ("logger",) if kind is ResumeOptions else ()
+    settings = [*_run_settings(kind), *(["logger"] if kind is ResumeOptions else [])]
     given: dict[str, Any] = {}
     overrides = []
     for argument in arguments:
@@ -97,11 +102,11 @@ def read_options(kind: type[T], arguments: Sequence[str]) -> tuple[T, list[str]]
         if key in names:
             value = parse_override(argument)[1]
             given[key] = whole(value) if kinds[key] is int else value
-        elif "." in key or key in (*RUN_SETTINGS, *KEPT, *loggers):
+        elif "." in key or key in (*settings, *KEPT):
             overrides.append(argument)
         else:
             raise ConfigError(
-                f"{argument}: no such option.{suggest(key, [*names, *RUN_SETTINGS, *loggers])} "
+                f"{argument}: no such option.{suggest(key, [*names, *settings])} "
                 "Settings of the run are written like env.num_envs=4."
             )
     if isinstance(given.get("trust"), str):
