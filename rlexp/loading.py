@@ -64,6 +64,8 @@ def find_checkpoint(path: Path, which: str) -> tuple[RunDir | None, Checkpoint]:
     run_dir = RunDir.open(path)
     checkpoint = run_dir.load(which)
     if checkpoint is None:
+        if run_dir.state() == "completed":
+            raise CheckpointError(f"{path} is completed, but its checkpoints are gone. Restore them, or train it anew.")
         raise CheckpointError(f"{path} has no {which} checkpoint yet. Train it first: rlexp resume {path}")
     return run_dir, checkpoint
 

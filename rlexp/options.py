@@ -41,7 +41,7 @@ class PredictOptions(RunOptions):
     """Of ``rlexp predict RUN``."""
 
     deterministic: bool = field(default=True, metadata={HELP: "the greedy action; false: sample as in training"})
-    seed: int = field(default=0, metadata={HELP: "of sampled actions, and of the episodes of eval"})
+    seed: int = field(default=0, metadata={HELP: "of sampled actions (eval: and of the episodes)"})
 
 
 @dataclass
@@ -63,7 +63,8 @@ chooses other loggers. Its groups, seed and name stay what they are.""",
 rlexp predict RUN [OPTION=VALUE…] [KEY=VALUE…]    answer observations with actions
 
 Reads one observation (or a list of several) as JSON from each line of standard input and writes one line of action.
-An empty line begins a new episode, for policies that remember the one before.""",
+An empty line begins a new episode, for policies that remember the one before. KEY=VALUE changes a setting of the run,
+as for eval.""",
     EvalOptions: """\
 rlexp eval RUN [OPTION=VALUE…] [KEY=VALUE…]       play episodes with the trained policy
 

@@ -40,6 +40,7 @@ class Predictor:
         batch = self.obs_codec.empty(len(many))
         for row, each in enumerate(many):
             self.obs_codec.write(each, batch, row)
+        self._check_masks(batch)
         tensor = self.policy.normalized(self.policy.tensor(batch))
         if self.carry is not None and len(self.carry) != len(many):
             self.reset()
@@ -51,6 +52,14 @@ class Predictor:
     def reset(self) -> None:
         """Begin new episodes: forget what a recurrent policy remembers."""
         self.carry = None
+
+    def _check_masks(self, batch: Any) -> None:
+        """Refuse an action mask under which nothing can be done."""
+        mask = self.policy.spec.obs.mask_in(batch)
+        if mask is not None:
+            sizes = self.policy.spec.action.nvec
+            if not np.logical_or.reduceat(mask != 0, np.cumsum([0, *sizes[:-1]]), axis=1).all():
+                raise DataError("The action mask leaves no action possible.")
 
     def _read(self, obs: Any) -> tuple[bool, list[Any]]:
         try:

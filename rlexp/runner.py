@@ -23,7 +23,7 @@ from rlexp.compat import check_compatible, check_env_settings
 from rlexp.compiling import compiler_problem
 from rlexp.config.check import build, check_config
 from rlexp.config.component import registered_name
-from rlexp.config.trust import EVERYTHING, Trust
+from rlexp.config.trust import EVERYTHING, Trust, own_packages
 from rlexp.contracts import check_kinds
 from rlexp.datasets import Dataset, Transitions
 from rlexp.envs import GymEnv
@@ -287,7 +287,7 @@ class Runner:
             if hasattr(trainer, "work"):
                 trainer.close()
             if status != "failed":
-                console.finish(summary, _paths(run_dir) | places)
+                console.finish(summary, _paths(run_dir) | places, own_packages(self.config))
         return summary
 
     def _restore(self, run_dir: RunDir, trainer: Trainer, info: RunInfo, resumed: bool, which: str) -> None:

@@ -53,6 +53,27 @@ def may_be_own(package: str) -> bool:
     return package.isidentifier() and package not in sys.stdlib_module_names
 
 
+def own_packages(config: Any) -> list[str]:
+    """The packages beside rlexp and Gymnasium that a config names: who opens the run later has to trust them."""
+    found: set[str] = set()
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            if isinstance(target := node.get("_target_"), str):
+                found.add(target.split(".")[0])
+            for child in node.values():
+                walk(child)
+        elif isinstance(node, list):
+            for child in node:
+                walk(child)
+
+    walk(config)
+    env_id = (config.get("env") or {}).get("id")
+    if isinstance(env_id, str) and ":" in env_id:
+        found.add(env_id.partition(":")[0].split(".")[0])
+    return sorted(package for package in found - ENV_PACKAGES - plugin_packages() if may_be_own(package))
+
+
 def without_strangers(config: dict[str, Any], trust: Trust) -> dict[str, Any]:
     """The config without callbacks and loggers of packages that are not trusted: who only acts runs neither."""
 

@@ -14,7 +14,7 @@ import shlex
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
@@ -164,10 +164,13 @@ class Console:
         else:
             self._message([(f"warning: {text}", "yellow")])
 
-    def finish(self, summary: Mapping[str, Any], paths: Mapping[str, Any]) -> None:
-        """The last word: ``summary`` as in summary.json, ``paths`` what was written, by name (``run`` first)."""
+    def finish(self, summary: Mapping[str, Any], paths: Mapping[str, Any], trust: Sequence[str] = ()) -> None:
+        """The last word: ``summary`` as in summary.json, ``paths`` what was written, by name (``run`` first).
+
+        ``trust`` are the packages that the commands proposed next have to name.
+        """
         self.close()
-        for line in closing_lines(summary, paths):
+        for line in closing_lines(summary, paths, trust):
             self._message(line)
 
     def close(self) -> None:
@@ -234,7 +237,7 @@ def percent(done: int, total: int) -> str:
     return f"{min(100, 100 * done // total)}%"
 
 
-def closing_lines(summary: Mapping[str, Any], paths: Mapping[str, Any]) -> list[Line]:
+def closing_lines(summary: Mapping[str, Any], paths: Mapping[str, Any], trust: Sequence[str] = ()) -> list[Line]:
     """The final block."""
     status = str(summary.get("status", "completed"))
     mark, colour = STATUS.get(status, ("·", "cyan"))
@@ -257,8 +260,9 @@ def closing_lines(summary: Mapping[str, Any], paths: Mapping[str, Any]) -> list[
     if run := paths.get("run"):
         commands = ["eval"] if status == "completed" else ["resume", "eval"]
         lines.append([])
+        trusting = f" 'trust=[{','.join(trust)}]'" if trust else ""
         for label, command in zip(["next", ""], commands):
-            lines.append(entry(label, f"rlexp {command} {shlex.quote(place_text(run))}", "cyan"))
+            lines.append(entry(label, f"rlexp {command} {shlex.quote(place_text(run))}{trusting}", "cyan"))
     return lines
 
 

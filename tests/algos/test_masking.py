@@ -51,6 +51,8 @@ def test_a_saved_agent_is_told_what_is_possible_with_the_observation(tmp_path: P
         mask = np.eye(5, dtype=np.int8)[possible]
         obs = {"obs": np.zeros(3, np.float32), MASK: mask}
         assert agent.predict(obs) == agent.predict(obs, deterministic=False) == possible + 2  # the space starts at 2
+    with pytest.raises(DataError, match="leaves no action possible"):
+        agent.predict({"obs": np.zeros(3, np.float32), MASK: np.zeros(5, np.int8)})
     with pytest.raises(DataError, match="action_mask, obs"):
         agent.predict(np.zeros(3, np.float32))
 

@@ -338,3 +338,10 @@ def test_the_closing_block_says_why_a_run_ended_before_its_budget(reason, said):
     block = closing_lines({"status": "completed", "env_steps": 10, "stop_reason": reason}, {})
     stopped = ["".join(text for text, _ in line) for line in block if line and "stopped" in line[0][0]]
     assert stopped == ([] if said is None else [f"  stopped      {said}"])
+
+
+def test_the_next_command_names_the_packages_that_the_run_needs() -> None:
+    lines = closing_lines({"status": "completed"}, {"run": Path("outputs/a")}, ["mine", "yours"])
+    assert (
+        "".join(text for text, _ in lines[-1]).split("next")[1].strip() == "rlexp eval outputs/a 'trust=[mine,yours]'"
+    )
