@@ -39,8 +39,8 @@ def check_compatible(name: str, algo: Algorithm, trainer: Trainer, buffer: Any, 
         )
     wanted: type = RolloutBuffer if trainer.loop == ON_POLICY else ReplayBuffer
     if not isinstance(buffer, wanted):
-        fitting = [each for each, cls in REGISTRY["buffer"].items() if issubclass(cls, wanted)]
-        raise ConfigError(f"The {trainer.loop} loop needs buffer={' or buffer='.join(sorted(fitting))}.")
+        buffers = [each for each, cls in REGISTRY["buffer"].items() if issubclass(cls, wanted)]
+        raise ConfigError(f"The {trainer.loop} loop needs buffer={' or buffer='.join(sorted(buffers))}.")
     if trainer.loop in (OFFLINE, MIXED) and dataset is None:
         choices = " or ".join(f"dataset={choice}" for choice in sorted(REGISTRY.get("dataset", {})))
         raise DataError(f"algo={name} learns from data in the {trainer.loop} loop, but dataset is null. Use {choices}.")
