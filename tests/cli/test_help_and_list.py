@@ -32,8 +32,10 @@ def test_help_shows_every_command_and_everything_that_can_be_composed(arguments:
 def test_the_help_of_a_command_lists_every_option_it_takes(command: str, kind: type, rlexp: Command) -> None:
     answer = rlexp(command, "--help")
     assert (answer.code, answer.out.startswith(f"rlexp {command} RUN ")) == (0, True)
-    for name in (*(each.name for each in fields(kind)), *RUN_SETTINGS):
+    settings = RUN_SETTINGS if kind is ResumeOptions else {"device"}  # what only acts shows no progress
+    for name in (*(each.name for each in fields(kind)), *settings):
         assert f"\n  {name}=" in answer.out
+    assert ("\n  progress=" in answer.out) == (kind is ResumeOptions)
     assert rlexp(command, "some/run", "-h") == answer
 
 
