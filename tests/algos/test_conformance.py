@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rlexp.algos import TRPO as TRPOAlgorithm
 from rlexp.algos.base import Algorithm, OnPolicyAlgorithm
 from rlexp.checkpoint import load_checkpoint, save_checkpoint
 from rlexp.config.component import REGISTRY, schedulable
@@ -96,9 +97,9 @@ def tensors_of(part: nn.Module | Optimizer | Tensor) -> dict[str, Tensor]:
 
 
 def trained_tensors(algo: Algorithm) -> set[int]:
-    parts = algo.parts().values()
-    by_optimizers = {id(each) for part in parts if isinstance(part, Optimizer) for each in part.params}
-    return by_optimizers | {id(part) for part in parts if isinstance(part, Tensor) and part.requires_grad}
+    optimizers = [part for part in algo.parts().values() if isinstance(part, Optimizer)]
+    by_hand = algo.policy_parameters() if isinstance(algo, TRPOAlgorithm) else []  # along the natural gradient
+    return {id(parameter) for parameter in by_hand} | {id(each) for part in optimizers for each in part.params}
 
 
 @pytest.mark.parametrize(("name", "kind"), KIND_CASES)
@@ -122,6 +123,7 @@ def test_an_update_changes_what_is_trained_and_nothing_else(name: str, kind: str
         if isinstance(algo.parts()[part], TargetNetwork):
             assert not parameter.requires_grad
             continue
+        assert id(parameter) in trained, f"{part}.{key} is a weight that nobody trains"
         assert not torch.equal(parameter, values[part, key]), f"{part}.{key} did not change"
     for part, value in algo.parts().items():
         after = tensors_of(value)
