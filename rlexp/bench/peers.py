@@ -114,60 +114,56 @@ def _sb3_replay(config: dict[str, Any]) -> Settings:
     }
 
 
-def _sb3_ppo(config: dict[str, Any]) -> Settings:
+def _sb3_on_policy(config: dict[str, Any]) -> Settings:
     algo = config["algo"]
     _refuse(algo["initial_log_std"] != 0, "initial_log_std")
-    arguments = {
+    return {
         "learning_rate": _scheduled(algo, "learning_rate"),
         "n_steps": config["trainer"]["rollout_steps"],
-        "batch_size": algo["minibatch_size"],
-        "n_epochs": algo["epochs"],
         "gae_lambda": algo["gae_lambda"],
-        "clip_range": _scheduled(algo, "clip_range"),
-        "clip_range_vf": algo["value_clip"],
         "normalize_advantage": algo["normalize_advantage"],
+    }
+
+
+def _sb3_losses(algo: dict[str, Any]) -> Settings:
+    return {
         "ent_coef": algo["entropy_coef"],
         "vf_coef": algo["value_coef"],
         "max_grad_norm": algo["max_grad_norm"],
+    }
+
+
+def _sb3_ppo(config: dict[str, Any]) -> Settings:
+    algo = config["algo"]
+    own = {
+        "batch_size": algo["minibatch_size"],
+        "n_epochs": algo["epochs"],
+        "clip_range": _scheduled(algo, "clip_range"),
+        "clip_range_vf": algo["value_clip"],
         "target_kl": algo["target_kl"],
     }
-    return _sb3(config, "PPO", arguments)
+    return _sb3(config, "PPO", _sb3_on_policy(config) | _sb3_losses(algo) | own)
 
 
 def _sb3_a2c(config: dict[str, Any]) -> Settings:
     algo = config["algo"]
-    _refuse(algo["initial_log_std"] != 0, "initial_log_std")
     _refuse(algo["rms_alpha"] != 0.99, "rms_alpha")
-    arguments = {
-        "learning_rate": _scheduled(algo, "learning_rate"),
-        "n_steps": config["trainer"]["rollout_steps"],
-        "gae_lambda": algo["gae_lambda"],
-        "normalize_advantage": algo["normalize_advantage"],
-        "ent_coef": algo["entropy_coef"],
-        "vf_coef": algo["value_coef"],
-        "max_grad_norm": algo["max_grad_norm"],
-        "rms_prop_eps": algo["rms_eps"],
-    }
-    return _sb3(config, "A2C", arguments)
+    own = {"rms_prop_eps": algo["rms_eps"]}
+    return _sb3(config, "A2C", _sb3_on_policy(config) | _sb3_losses(algo) | own)
 
 
 def _sb3_trpo(config: dict[str, Any]) -> Settings:
     algo = config["algo"]
-    _refuse(algo["initial_log_std"] != 0, "initial_log_std")
-    arguments = {
-        "learning_rate": _scheduled(algo, "learning_rate"),
-        "n_steps": config["trainer"]["rollout_steps"],
+    own = {
         "batch_size": algo["minibatch_size"],
         "n_critic_updates": algo["value_epochs"],
-        "gae_lambda": algo["gae_lambda"],
-        "normalize_advantage": algo["normalize_advantage"],
         "target_kl": algo["target_kl"],
         "cg_max_steps": algo["cg_iterations"],
         "cg_damping": algo["cg_damping"],
         "line_search_max_iter": algo["line_search_steps"],
         "line_search_shrinking_factor": algo["line_search_shrink"],
     }
-    return _sb3(config, "TRPO", arguments, package="sb3_contrib")
+    return _sb3(config, "TRPO", _sb3_on_policy(config) | own, package="sb3_contrib")
 
 
 def _sb3_dqn(config: dict[str, Any]) -> Settings:
