@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from rlexp.envs.vector import VecStep
 
 ROWS_AT_ONCE = 8_192  # through a network, so that long rollouts of images need no memory for all of them
-
-Columns = Mapping[str, tuple[tuple[int, ...], str]]  # name -> (shape of one row, dtype)
 
 
 def in_parts(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
@@ -43,12 +41,9 @@ class RolloutBuffer:
         spec: EnvSpec,
         num_envs: int,
         steps: int,
-        extras: Columns | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        """Allocate ``steps`` rows. ``extras`` are the columns of ``Act.extras`` other than value; None: those that the
-        first act brings.
-        """
+        """Allocate ``steps`` rows; columns of ``Act.extras`` are those that the first act brings."""
         self._shape = (steps, num_envs)
         self._device = torch.device(device)
         self._single = spec.obs.single
@@ -61,11 +56,6 @@ class RolloutBuffer:
         self._allocate("value", (), torch.float32)
         self._values_come = False  # with the acts; otherwise they are computed for the whole rollout at once
         self._extra_names: list[str] | None = None
-        if extras is not None:
-            self._extra_names = [name for name in extras if name != "value"]
-            for name in self._extra_names:
-                shape, dtype = extras[name]
-                self._allocate(f"extra/{name}", shape, getattr(torch, dtype))
         # What environments give arrives in NumPy and goes to the device in one piece.
         self._reward = np.zeros(self._shape, np.float32)
         self._terminated = np.zeros(self._shape, bool)

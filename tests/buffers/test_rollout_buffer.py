@@ -97,11 +97,11 @@ def test_values_are_computed_in_two_calls_and_without_gradients():
     assert not rollout.next_value.requires_grad
 
 
-def test_declared_extras_and_a_given_reward_are_stored():
+def test_extras_of_the_first_act_and_a_given_reward_are_stored():
     buffer, world = RolloutBuffer(), World(VECTOR, 2)
-    buffer.build(VECTOR, 2, 1, extras={"value": ((), "float32"), "mean": ((3,), "float32")})
+    buffer.build(VECTOR, 2, 1)
     mean = torch.rand(2, 3)
-    act = Act(torch.from_numpy(world.action()), None, {"value": torch.zeros(2), "mean": mean, "unasked": mean})
+    act = Act(torch.from_numpy(world.action()), None, {"value": torch.zeros(2), "mean": mean})
     buffer.add(0, tensors(world.obs()), act, world.step([0, 0]), np.array([5, 6], np.float32))
     rollout = buffer.finish(value_fn, world.obs())
     assert list(rollout.extras) == ["mean"]
