@@ -18,6 +18,7 @@ _ALGORITHMS = {  # public name -> config in conf/algo
     "A2C": "a2c",
     "C51": "c51",
     "CRR": "crr",
+    "CrossQ": "crossq",
     "DQN": "dqn",
     "DiscreteSAC": "discrete_sac",
     "IQN": "iqn",

@@ -26,6 +26,7 @@ class Optimizer:
     ``lr`` is a number or a 0-dim tensor, which is then shared: whoever changes it in place changes the learning rate.
     ``max_grad_norm`` may be such a tensor too.
     With ``allow_unused``, parameters that the loss does not depend on are left alone instead of being an error.
+    Parameters marked by :func:`set_weight_decay` shrink at every step, whatever the optimizer.
     """
 
     moments: tuple[str, ...] = ()  # names of the lists of tensors, one for each parameter, that make up the state
@@ -49,6 +50,8 @@ class Optimizer:
         first = self.params[0]
         self.lr = lr if isinstance(lr, Tensor) else torch.tensor(lr, dtype=torch.float32, device=first.device)
         self._zero = torch.zeros((), device=first.device)
+        self._decays = [getattr(param, "weight_decay", 0.0) for param in self.params]
+        self._decaying = any(self._decays)
         for moment in self.moments:
             setattr(self, moment, [torch.zeros_like(param, requires_grad=False) for param in self.params])
 
@@ -64,6 +67,8 @@ class Optimizer:
         """
         used = self._used(grads)
         given = [grads[i] for i in used]
+        if self._decaying:
+            self._decay(used)
         if self.max_grad_norm is None:
             self._update(used, given, None)  # type: ignore[arg-type]
             return self._zero
@@ -71,6 +76,12 @@ class Optimizer:
         # As torch.nn.utils.clip_grad_norm_, but as the number to divide by.
         self._update(used, given, ((norm + 1e-6) / self.max_grad_norm).clamp(min=1.0))  # type: ignore[arg-type]
         return norm
+
+    def _decay(self, used: list[int]) -> None:
+        """θ ← (1 − lr · decay) θ before the step, apart from the gradient (Loshchilov & Hutter, 2019)."""
+        for rate in sorted({self._decays[i] for i in used} - {0.0}):
+            shrinking = [self.params[i] for i in used if self._decays[i] == rate]
+            torch._foreach_mul_(shrinking, 1 - self.lr * rate)
 
     def _used(self, grads: Sequence[Tensor | None]) -> list[int]:
         """The indices of the parameters that have a gradient."""
@@ -215,6 +226,12 @@ class RMSprop(Optimizer):
         steps = torch._foreach_div(grads, roots)
         torch._foreach_mul_(steps, self.lr)
         torch._foreach_sub_(params, steps)
+
+
+def set_weight_decay(params: Iterable[Any], rate: float) -> None:
+    """Mark parameters: optimizers made of them from now on let them decay at ``rate``, see :class:`Optimizer`."""
+    for param in params:
+        param.weight_decay = rate
 
 
 @torch.no_grad()

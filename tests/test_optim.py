@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rlexp.errors import CheckpointError
-from rlexp.optim import Adam, Optimizer, RMSprop, polyak
+from rlexp.optim import Adam, Optimizer, RMSprop, polyak, set_weight_decay
 
 SHAPES = [(3, 4), (4,), (), (2, 3, 2), (1, 5)]
 
@@ -66,6 +66,34 @@ def test_adam_is_torchs_adamw(max_norm: float | None, betas: tuple[float, float]
     ours, theirs = twins()
     settings = {"lr": 0.05, "betas": betas, "eps": 1e-5, "weight_decay": weight_decay}
     follow(Adam(ours, **settings, max_grad_norm=max_norm), torch.optim.AdamW(theirs, **settings), max_norm)
+
+
+@pytest.mark.usefixtures("path")
+@pytest.mark.parametrize("max_norm", [None, 0.5])
+def test_marked_parameters_decay_as_in_torchs_adamw(max_norm: float | None) -> None:
+    ours, theirs = twins()
+    set_weight_decay(ours[:2], 0.1)
+    set_weight_decay(ours[3:4], 0.3)
+    rates = (0.1, 0.1, 0.0, 0.3, 0.0)
+    groups = [{"params": [param], "weight_decay": rate} for param, rate in zip(theirs, rates, strict=True)]
+    reference = torch.optim.AdamW(groups, lr=0.05)
+    whole = torch.optim.Adam(theirs)  # only to hand out the parameters in one list
+    whole.step = reference.step  # type: ignore[method-assign]
+    follow(Adam(ours, lr=0.05, max_grad_norm=max_norm), whole, max_norm)
+
+
+@pytest.mark.usefixtures("path")
+def test_every_optimizer_lets_marked_parameters_decay_by_its_learning_rate() -> None:
+    for make in (Adam, RMSprop):
+        ours, theirs = twins()
+        set_weight_decay(ours[:1], 0.2)
+        lr = torch.tensor(0.1)
+        grads = [torch.randn_like(param) for param in ours]
+        make(ours, lr).apply([grad.clone() for grad in grads])
+        before = theirs[0].detach().clone()
+        make(theirs, lr).apply([grad.clone() for grad in grads])
+        torch.testing.assert_close(ours[0] - theirs[0], -0.1 * 0.2 * before, rtol=1e-4, atol=1e-6)
+        assert_equal(ours[1:], theirs[1:])
 
 
 @pytest.mark.usefixtures("path")

@@ -4,6 +4,7 @@ from rlexp.algos.a2c import A2C
 from rlexp.algos.actor_critic import ActorCritic
 from rlexp.algos.base import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
 from rlexp.algos.c51 import C51
+from rlexp.algos.crossq import CrossQ
 from rlexp.algos.crr import CRR
 from rlexp.algos.discrete_sac import DiscreteSAC
 from rlexp.algos.dqn import DQN
@@ -28,6 +29,7 @@ __all__ = [
     "TRPO",
     "ActorCritic",
     "Algorithm",
+    "CrossQ",
     "DiscreteSAC",
     "OffPolicyAlgorithm",
     "OnPolicyAlgorithm",

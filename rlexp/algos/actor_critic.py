@@ -14,6 +14,7 @@ from rlexp.compiling import acting
 from rlexp.config.fields import Fraction, Static
 from rlexp.envs.spec import EnvSpec
 from rlexp.models import Activation, Model, NetDefaults, policy_distribution
+from rlexp.models.regularization import Dropout
 from rlexp.tree import tree_first
 from rlexp.types import Act, Obs, Rollout
 
@@ -31,16 +32,21 @@ class ActorCritic(OnPolicyAlgorithm):
     def build_networks(self, spec: EnvSpec, model: Model) -> None:
         """Actor, critic, and the deviation of continuous actions, which does not depend on the state."""
         self.head = policy_distribution(spec.action)
-        self.actor: Any = self.build_network(spec, model, self.head.out, 0.01)
-        self.critic: Any = self.build_network(spec, model, 1, 1.0)
+        self.actor: Any = self.build_network(spec, model, self.network, self.head.out, 0.01)
+        self.critic: Any = self.build_network(spec, model, self.network.of_critic(), 1, 1.0)
         self.log_std = torch.full((self.head.out,), self.initial_log_std) if self.head.needs_log_std else None
 
         if self.log_std is not None:
             self.log_std.requires_grad_()
 
-    def build_network(self, spec: EnvSpec, model: Model, out: int, out_gain: float) -> nn.Module:
+    def build_network(self, spec: EnvSpec, model: Model, defaults: NetDefaults, out: int, out_gain: float) -> nn.Module:
         """One of the two networks."""
-        return model.build(spec, out, defaults=self.network, out_gain=out_gain)
+        return model.build(spec, out, defaults=defaults, out_gain=out_gain)
+
+    def dropout_problem(self) -> str | None:
+        """The value function may drop units, the policy not."""
+        dropping = any(isinstance(module, Dropout) for module in self.actor.modules())
+        return super().dropout_problem() if dropping else None
 
     def parameters(self) -> list[tuple[str, Tensor]]:
         """Everything to be trained, by name."""

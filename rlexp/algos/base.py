@@ -18,8 +18,9 @@ from rlexp.config.component import schedulable
 from rlexp.config.fields import Fraction
 from rlexp.envs.spec import EnvSpec
 from rlexp.errors import CheckpointError, ConfigError
-from rlexp.models import Model
+from rlexp.models import Model, Network
 from rlexp.models.distributions import IMPOSSIBLE
+from rlexp.models.regularization import Dropout
 from rlexp.optim import Optimizer
 from rlexp.schedules import Schedule
 from rlexp.seeding import derive_seed
@@ -63,8 +64,39 @@ class Algorithm(ABC):
                 self.build(spec, model)
         finally:
             torch.set_num_threads(threads)
+        if isinstance(model, Network):
+            model.check_used(type(self).__name__)
         self._refuse_hidden_state()
+        self._prepare_dropout()
         self.compiled = False
+
+    def _prepare_dropout(self) -> None:
+        """Units are dropped while ``update`` runs, in targets too, and never elsewhere: not in acting, not in values.
+
+        Only where there is dropout, so that nothing else pays for it. Graphs hold the switch as a constant: those of
+        an update are traced within one, those of acting are not.
+        """
+        modules = [part for part in self.parts().values() if isinstance(part, nn.Module)]
+        dropouts = [module for part in modules for module in part.modules() if isinstance(module, Dropout)]
+        if not dropouts:
+            return
+        if problem := self.dropout_problem():
+            raise ConfigError(f"model.dropout: {type(self).__name__} {problem}")
+
+        def update(batch: Any) -> Update:
+            for dropout in dropouts:
+                dropout.on = True
+            try:
+                return type(self).update(self, batch)
+            finally:
+                for dropout in dropouts:
+                    dropout.on = False
+
+        self.update = update  # type: ignore[method-assign]
+
+    def dropout_problem(self) -> str | None:
+        """Why it cannot learn with the dropout that its networks have, or None."""
+        return None
 
     def compile_phases(self) -> None:
         """From now on every phase runs as one compiled graph; tracing happens when it is first called."""
@@ -224,6 +256,14 @@ class OnPolicyAlgorithm(Algorithm):
     @abstractmethod
     def update(self, batch: Rollout) -> Update:
         """Learn from one rollout [T, N]; owns its epochs and minibatches."""
+
+    def dropout_problem(self) -> str | None:
+        """The policy that acted, with all its units, is not the one that would be updated, without some."""
+        return (
+            "compares the probabilities of the policy that acted with those of the policy that learns, which dropped "
+            "units would make another one. Leave it at 0 (model.critic_dropout drops units of the value function "
+            "alone), or use model.weight_decay or model.norm=layer."
+        )
 
     def updates_per_rollout(self, steps: int, num_envs: int) -> int:
         """How many optimizer steps one rollout of so many steps in each environment leads to."""

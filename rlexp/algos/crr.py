@@ -84,7 +84,7 @@ class CRR(OffPolicyAlgorithm):
         """Actor, critics with targets."""
         dim = spec.action.dim
         self.actor = model.build(spec, 2 * dim, defaults=self.network)
-        self.critic = model.build(spec, 1, defaults=self.network, action_dim=dim, ensemble=self.n_critics)
+        self.critic = model.build(spec, 1, defaults=self.network.of_critic(), action_dim=dim, ensemble=self.n_critics)
         self.target_critic = TargetNetwork(self.critic)
         self.actor_optimizer = Adam(self.actor.named_parameters(), self.actor_learning_rate)
         self.critic_optimizer = Adam(self.critic.named_parameters(), self.critic_learning_rate)

@@ -50,7 +50,7 @@ class DiscreteSAC(SAC):
         n = spec.action.n
         self.head = policy_distribution(spec.action)
         self.actor = model.build(spec, n, defaults=self.actor_network)
-        self.critic = model.build(spec, n, defaults=self.critic_network, ensemble=self.n_critics)
+        self.critic = model.build(spec, n, defaults=self.critic_network.of_critic(), ensemble=self.n_critics)
 
     def policy(self, obs: Obs) -> Any:
         """π(·|s) over the actions that are possible."""

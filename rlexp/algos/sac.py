@@ -70,10 +70,11 @@ class SAC(OffPolicyAlgorithm):
     def build(self, spec: EnvSpec, model: Model) -> None:
         """Actor, critics with targets, temperature."""
         self.build_networks(spec, model)
-        self.target_critic = TargetNetwork(self.critic)
+        self.build_target()
         self.log_alpha = torch.tensor(float(self.alpha or self.initial_alpha)).log().requires_grad_(self.alpha is None)
-        self.actor_optimizer = Adam(self.actor.named_parameters(), self.actor_learning_rate)
-        self.critic_optimizer = Adam(self.critic.named_parameters(), self.critic_learning_rate)
+        betas = self.adam_betas()
+        self.actor_optimizer = Adam(self.actor.named_parameters(), self.actor_learning_rate, betas)
+        self.critic_optimizer = Adam(self.critic.named_parameters(), self.critic_learning_rate, betas)
         if self.alpha is None:
             self.alpha_optimizer = Adam([self.log_alpha], self.alpha_learning_rate)
 
@@ -82,7 +83,16 @@ class SAC(OffPolicyAlgorithm):
         dim = spec.action.dim
         self.head: PolicyHead = SquashedGaussianHead(dim)
         self.actor = model.build(spec, self.head.out, defaults=self.actor_network)
-        self.critic = model.build(spec, 1, defaults=self.critic_network, action_dim=dim, ensemble=self.n_critics)
+        judging = self.critic_network.of_critic()
+        self.critic = model.build(spec, 1, defaults=judging, action_dim=dim, ensemble=self.n_critics)
+
+    def build_target(self) -> None:
+        """Critics that follow the critics."""
+        self.target_critic = TargetNetwork(self.critic)
+
+    def adam_betas(self) -> tuple[float, float]:
+        """Of the optimizers of actor and critics."""
+        return 0.9, 0.999
 
     def target_entropy(self, obs: Obs) -> Any:
         """H̄, read anew at every update because its scale may be scheduled."""
@@ -91,6 +101,10 @@ class SAC(OffPolicyAlgorithm):
     def policy(self, obs: Obs) -> Any:
         """π(·|s)."""
         return self.head.dist(self.actor(obs))
+
+    def learning_policy(self, obs: Obs) -> Any:
+        """π(·|s) where it is about to be changed."""
+        return self.policy(obs)
 
     def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
         """Sample from the policy, or take its mode."""
@@ -121,12 +135,10 @@ class SAC(OffPolicyAlgorithm):
     @phase
     def critic_phase(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
         """One step of the critics towards the soft Bellman target, and of the targets towards the critics."""
-        with torch.no_grad():
-            next_value = self.next_value(batch.next_obs, noise)
-        q = self.q_taken(batch)  # [n, B]
+        q, next_value = self.values(batch, noise)
         loss = sac_critic_loss(q, batch.reward, batch.discount, next_value, batch.weight)
         self.critic_optimizer.step(loss)
-        self.target_critic.follow(self.tau)
+        self.move_target()
         priority = td_priority(q, batch.reward + batch.discount * next_value, batch.weight)
         return {"loss/critic": loss.detach(), "q/mean": q.detach().mean()}, priority
 
@@ -139,6 +151,16 @@ class SAC(OffPolicyAlgorithm):
         if self.alpha is None:
             self.alpha_optimizer.step(sac_alpha_loss(self.log_alpha, entropy, self.target_entropy(obs)))
         return {"loss/actor": loss.detach(), "policy/entropy": entropy.mean(), "policy/alpha": alpha}
+
+    def values(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Q_i(s, a) [n, B], with gradients, and the soft value of the next state [B], without."""
+        with torch.no_grad():
+            next_value = self.next_value(batch.next_obs, noise)
+        return self.q_taken(batch), next_value
+
+    def move_target(self) -> None:
+        """The targets follow the critics."""
+        self.target_critic.follow(self.tau)
 
     def q_taken(self, batch: Batch) -> Tensor:
         """Q_i(s, a) of the actions in the batch, [n, B]."""
@@ -160,6 +182,6 @@ class SAC(OffPolicyAlgorithm):
 
     def actor_loss(self, obs: Obs, alpha: Tensor, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The actor's loss, and the entropy estimate [B] that steers the temperature."""
-        action, log_prob = self.policy(obs).sample_with_log_prob(noise["action"])
+        action, log_prob = self.learning_policy(obs).sample_with_log_prob(noise["action"])
         q = self.reduce_actor(self.critic(obs, action)[..., 0])
         return sac_actor_loss(alpha, log_prob, q), -log_prob.detach()

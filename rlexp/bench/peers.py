@@ -110,7 +110,7 @@ def _sb3_replay(config: dict[str, Any]) -> Settings:
         "batch_size": trainer["batch_size"],
         "train_freq": trainer["train_frequency"],
         "gradient_steps": trainer["gradient_updates_per_step"],
-        "tau": config["algo"]["tau"],
+        **({"tau": config["algo"]["tau"]} if "tau" in config["algo"] else {}),
     }
 
 
@@ -194,6 +194,30 @@ def _sb3_qrdqn(config: dict[str, Any]) -> Settings:
 
 
 def _sb3_sac(config: dict[str, Any]) -> Settings:
+    arguments = _sb3_soft(config)
+    _refuse(config["algo"]["actor_interval"] != 1, "actor_interval")
+    return _sb3(config, "SAC", arguments)
+
+
+def _sb3_crossq(config: dict[str, Any]) -> Settings:
+    algo, model = config["algo"], config["model"]
+    arguments = _sb3_soft(config) | {"policy_delay": algo["actor_interval"]}
+    hidden = list(model["hidden"] or (256, 256))
+    policy = {
+        "net_arch": {"pi": hidden, "qf": list(model["critic_hidden"] or model["hidden"] or (2048, 2048))},
+        "optimizer_kwargs": {"betas": (algo["adam_beta1"], 0.999)},
+    }
+    if model["renorm_momentum"] is not None:
+        policy["batch_norm_momentum"] = 1 - model["renorm_momentum"]
+    if model["renorm_warmup"] is not None:
+        policy["renorm_warmup_steps"] = model["renorm_warmup"]
+    arguments["policy_kwargs"] = {**arguments.get("policy_kwargs", {}), **policy}
+    said = dict.fromkeys(("hidden", "critic_hidden", "renorm_momentum", "renorm_warmup"))
+    return _sb3(config | {"model": model | said}, "CrossQ", arguments, package="sb3_contrib")
+
+
+def _sb3_soft(config: dict[str, Any]) -> Settings:
+    """What SAC and CrossQ share."""
     algo = config["algo"]
     rates = {str(_scheduled(algo, f"{part}_learning_rate")) for part in ("actor", "critic", "alpha")}
     _refuse(len(rates) > 1, "different learning rates")
@@ -204,11 +228,12 @@ def _sb3_sac(config: dict[str, Any]) -> Settings:
     }
     if algo["n_critics"] != 2:
         arguments["policy_kwargs"] = {"n_critics": algo["n_critics"]}
-    return _sb3(config, "SAC", arguments)
+    return arguments
 
 
 SB3: dict[str, Callable[[dict[str, Any]], Settings]] = {
     "A2C": _sb3_a2c,
+    "CrossQ": _sb3_crossq,
     "DQN": _sb3_dqn,
     "PPO": _sb3_ppo,
     "QRDQN": _sb3_qrdqn,

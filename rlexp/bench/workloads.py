@@ -96,6 +96,14 @@ WORKLOADS = (
         aim=3,
     ),
     Workload(
+        "crossq_pendulum",
+        "CrossQ Pendulum, critics of width 1024, batch 256, one update per step",
+        ("algo=crossq", "env=pendulum", "model.critic_hidden=[1024,1024]", "trainer.learning_starts=100"),
+        peer="sb3",
+        least=1.5,
+        aim=2,
+    ),
+    Workload(
         "crr_offline",
         "CRR offline, 17 observations, 6 actions, batch 256",
         ("algo=crr",),

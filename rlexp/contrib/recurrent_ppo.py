@@ -71,11 +71,10 @@ class RecurrentPPO(PPO):
         super().build(spec, model)
         self.carry_size = self.actor.carry_size + self.critic.carry_size
 
-    def build_network(self, spec: EnvSpec, model: Model, out: int, out_gain: float) -> nn.Module:
+    def build_network(self, spec: EnvSpec, model: Model, defaults: NetDefaults, out: int, out_gain: float) -> nn.Module:
         """The model's features, a recurrence and a linear head."""
-        features = model.build(spec, None, defaults=self.network)
-        init = self.network.init
-        return Recurrent(features, self.recurrence, self.recurrent_size, out, init=init, out_gain=out_gain)
+        features = model.build(spec, None, defaults=defaults)
+        return Recurrent(features, self.recurrence, self.recurrent_size, out, init=defaults.init, out_gain=out_gain)
 
     def states(self, obs: Obs, carry: Tensor | None) -> tuple[Tensor, Tensor]:
         """The actor's and the critic's part of the carry; None is the beginning of all episodes."""

@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from enum import Enum
+from itertools import pairwise
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from rlexp.models.regularization import BatchRenorm, Dropout, LayerNorm
 
 
 class Activation(Enum):
@@ -27,11 +30,19 @@ class Activation(Enum):
 
 
 class Norm(Enum):
-    """Normalisation of each hidden layer: before the activation (``layer``) or after it (``layer_after``)."""
+    """Normalisation of each hidden layer: before the activation (``layer``) or after it (``layer_after``).
+
+    ``batch_renorm`` stands after it too, and before the first layer: every linear layer gets normalised inputs.
+    """
 
     none = "none"
     layer = "layer"
     layer_after = "layer_after"
+    batch_renorm = "batch_renorm"
+
+
+LAYER_NORMS = (Norm.layer, Norm.layer_after)
+EXPANSION = 4  # how much wider than a residual network its blocks are inside
 
 
 Init = Literal["orthogonal", "torch"]
@@ -113,6 +124,23 @@ class Layer(nn.Module):
         return weight, torch.addcmul(self.bias, self.bias_sigma, out_of)
 
 
+class ResidualBlock(nn.Module):
+    """x + W₂ act(W₁ LayerNorm(x)), four times as wide between W₁ and W₂; dropout stands behind W₁."""
+
+    def __init__(self, width: int, ensemble: int | None, init: Init, gain: float | None, dropout: float) -> None:
+        super().__init__()
+        self.norm = LayerNorm(width, ensemble)
+        self.expand = Layer(width, EXPANSION * width, ensemble, init, gain)
+        self.contract = Layer(EXPANSION * width, width, ensemble, init, gain)
+        self.dropout = Dropout(dropout) if dropout else None
+
+    def forward(self, x: Tensor, linear: Callable[..., Tensor], activation: Callable[[Tensor], Tensor]) -> Tensor:
+        """``[..., width] -> [..., width]``, with the layers computed by ``linear``."""
+        inner = linear(self.norm(x), self.expand.weight, self.expand.bias)
+        inner = activation(inner if self.dropout is None else self.dropout(inner))
+        return x + linear(inner, self.contract.weight, self.contract.bias)
+
+
 def _batched_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.baddbmm(bias, x, weight)
 
@@ -140,6 +168,12 @@ class MLP(nn.Module):
     With ``noisy=σ₀`` every weight has a learned deviation, at first σ₀/√inputs (Fortunato et al., 2018, with factorised
     Gaussian noise). ``net(x, noise=…)`` perturbs the weights by ``net.noise_size`` standard normal numbers, drawn by
     the caller; ``net(x)`` uses their means.
+
+    ``dropout`` stands behind every hidden linear layer, before normalisation and activation (as in DroQ). BatchRenorm
+    normalises by the batch where the caller says ``train=True``, else by its running averages.
+
+    With ``residual`` (SimBa: Lee et al., 2025, arXiv:2410.09754) a linear layer is followed by a block for every entry
+    of ``hidden``, which must be equal, and a last LayerNorm.
     """
 
     def __init__(
@@ -155,14 +189,30 @@ class MLP(nn.Module):
         out_gain: float | None = None,
         ensemble: int | None = None,
         noisy: float | None = None,
+        dropout: float = 0.0,
+        residual: bool = False,
+        renorm_momentum: float = 0.99,
+        renorm_warmup: int = 100_000,
     ) -> None:
         super().__init__()
-        if noisy is not None and ensemble is not None:
-            raise ValueError("A network is either noisy or an ensemble.")
+        if noisy is not None and (ensemble is not None or residual):
+            raise ValueError("A noisy network is neither an ensemble nor residual.")
+        if residual and (len(set(hidden)) != 1 or norm is not Norm.layer):
+            raise ValueError("A residual network has blocks of one width, with LayerNorm.")
         gain = hidden_gain if init == "orthogonal" else None
-        widths = [inputs, *hidden]
-        normed = norm is not Norm.none
-        layers = [Layer(a, b, ensemble, init, gain, norm=normed, noisy=noisy) for a, b in zip(widths, hidden)]
+        widths = [inputs, *(hidden[:1] if residual else hidden)]
+        normed = norm in LAYER_NORMS and not residual
+        layers = [Layer(a, b, ensemble, init, gain, norm=normed, noisy=noisy) for a, b in pairwise(widths)]
+        self.blocks = self.last_norm = self.renorms = self.dropouts = None
+        if residual:
+            self.blocks = nn.ModuleList(ResidualBlock(width, ensemble, init, gain, dropout) for width in hidden)
+            self.last_norm = LayerNorm(widths[-1], ensemble)
+        elif dropout:
+            self.dropouts = nn.ModuleList(Dropout(dropout) for _ in hidden)
+        if norm is Norm.batch_renorm:
+            self.renorms = nn.ModuleList(
+                BatchRenorm(width, ensemble, momentum=renorm_momentum, warmup=renorm_warmup) for width in widths
+            )
         if out is not None:
             layers.append(Layer(widths[-1], out, ensemble, init, out_gain, head=True, noisy=noisy))
         self.inputs = inputs
@@ -179,13 +229,16 @@ class MLP(nn.Module):
         # The same parameters as plain tuples: calling nn.Linear modules and looking up their attributes takes a third
         # of the time of a small network. Modules move to another device and copy deeply with these intact.
         rows = [(layer.weight, layer.bias, layer.norm_weight, layer.norm_bias) for layer in layers]
-        self._hidden = rows[: len(hidden)]
+        self._hidden = rows[: len(widths) - 1]
         self._head = None if out is None else rows[-1][:2]
+        self._plain = self.blocks is self.renorms is self.dropouts is None
 
-    def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, noise: Tensor | None = None, train: bool = False) -> Tensor:
         """Outputs for the inputs ``x``; see the class for the shapes."""
         if self.ensemble is not None and x.dim() == 2:
             x = x.expand(self.ensemble, *x.shape)
+        if not self._plain:
+            return self._regularized(x, noise, train)
         hidden, head = (self._hidden, self._head) if noise is None else self._perturbed(noise)
         for weight, bias, norm_weight, norm_bias in hidden:
             x = self._linear(x, weight, bias)
@@ -195,6 +248,30 @@ class MLP(nn.Module):
                 x = self._activation(self._layer_norm(x, x.shape[-1:], norm_weight, norm_bias))
             else:
                 x = self._layer_norm(self._activation(x), x.shape[-1:], norm_weight, norm_bias)
+        return x if head is None else self._output(x, *head)
+
+    def _regularized(self, x: Tensor, noise: Tensor | None, train: bool) -> Tensor:
+        """The same with what only some networks have: residual blocks, BatchRenorm, dropout."""
+        hidden, head = (self._hidden, self._head) if noise is None else self._perturbed(noise)
+        if self.blocks is not None:
+            x = self._linear(x, *hidden[0][:2])
+            for block in self.blocks:
+                x = block(x, self._linear, self._activation)
+            x = self.last_norm(x)  # type: ignore[misc]
+            return x if head is None else self._output(x, *head)
+        for i, (weight, bias, norm_weight, norm_bias) in enumerate(hidden):
+            if self.renorms is not None:
+                x = self.renorms[i](x, train)
+            x = self._linear(x, weight, bias)
+            if self.dropouts is not None:
+                x = self.dropouts[i](x)
+            if self.norm is Norm.layer:
+                x = self._layer_norm(x, x.shape[-1:], norm_weight, norm_bias)
+            x = self._activation(x)
+            if self.norm is Norm.layer_after:
+                x = self._layer_norm(x, x.shape[-1:], norm_weight, norm_bias)
+        if self.renorms is not None:
+            x = self.renorms[-1](x, train)
         return x if head is None else self._output(x, *head)
 
     def _perturbed(self, noise: Tensor) -> tuple[list[tuple[Tensor, ...]], tuple[Tensor, ...] | None]:

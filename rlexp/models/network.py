@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlexp.config.component import component
+from rlexp.config.fields import Fraction, Natural, NonNegative
 from rlexp.errors import ConfigError
 from rlexp.machine import check_fits
 from rlexp.models.encoders import Encoder, EncoderKind
-from rlexp.models.layers import MLP, Activation, Init, Norm
+from rlexp.models.layers import EXPANSION, MLP, Activation, Init, Layer, Norm
+from rlexp.optim import set_weight_decay
 
 if TYPE_CHECKING:
     from rlexp.envs.spec import EnvSpec
     from rlexp.types import Obs
+
+DECAYING = (Layer, nn.Linear, nn.Conv2d)  # whose weights decay; biases and normalisations never do
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,12 @@ class NetDefaults:
     norm: Norm = Norm.none
     init: Init = "torch"
     hidden_gain: float = math.sqrt(2)  # of the orthogonal initialisation of hidden layers
+    critic: bool = False  # it judges states or actions: the model's settings for critics hold
+    says_train: bool = False  # the algorithm says train=True in the passes that train it, so BatchRenorm is possible
+
+    def of_critic(self) -> NetDefaults:
+        """The same for a network that judges states or actions."""
+        return replace(self, critic=True)
 
 
 class Net(MLP):
@@ -37,7 +48,7 @@ class Net(MLP):
 
     ``[..., out]`` for observations with any leading axes; with ``ensemble=n``, observations ``[B, ...]`` and actions
     ``[B, A]`` or ``[n, B, A]`` give ``[n, B, out]``. The members of an ensemble share the encoder (which has parameters
-    only for images) and nothing else.
+    only for images) and nothing else. ``train`` concerns BatchRenorm alone, see :class:`MLP`.
     """
 
     def __init__(self, encoder: Encoder, out: int | None, *, action_dim: int = 0, **settings: object) -> None:
@@ -45,14 +56,16 @@ class Net(MLP):
         self.encoder = None if encoder.identity else encoder
         self.action_dim = action_dim
 
-    def forward(self, obs: Obs, action: Tensor | None = None, noise: Tensor | None = None) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        self, obs: Obs, action: Tensor | None = None, noise: Tensor | None = None, train: bool = False
+    ) -> Tensor:
         """Outputs for observations, and for actions where the network was built with ``action_dim``."""
         x: Tensor = obs if self.encoder is None else self.encoder(obs)  # type: ignore[assignment]
         if action is not None:
             if action.dim() > x.dim():
                 x = x.expand(*action.shape[:-1], x.shape[-1])
             x = torch.cat((x, action), -1)
-        out = super().forward(x, noise)
+        out = super().forward(x, noise, train)
         return out.float() if out.dtype is torch.bfloat16 else out  # losses stay in full precision under autocast
 
 
@@ -68,11 +81,43 @@ class Network:
         None  # widths of the hidden layers; null: the algorithm's own (none behind a lone CNN)
     )
     activation: Activation | None = None  # relu, tanh, elu, gelu or silu; null: the algorithm's own
-    norm: Norm | None = None  # LayerNorm before (layer) or after (layer_after) activations; null: the algorithm's own
+    norm: Norm | None = None  # none, layer (before activations), layer_after or batch_renorm; null: the algorithm's own
+    residual: bool = False  # hidden layers as residual blocks with LayerNorm, one for each of `hidden` (SimBa)
+    dropout: Fraction = 0.0  # share of hidden units dropped in updates
+    weight_decay: NonNegative = 0.0  # share of the weights, times the learning rate, taken off at each optimizer step
+    critic_hidden: tuple[int, ...] | None = None  # hidden, of critics alone; null: as the other networks
+    critic_norm: Norm | None = None  # norm, of critics alone; null: as the other networks
+    critic_dropout: Fraction | None = None  # dropout, of critics alone; null: as the other networks
+    critic_weight_decay: NonNegative | None = None  # weight_decay, of critics alone; null: as the other networks
+    renorm_momentum: Fraction | None = None  # how slowly BatchRenorm's averages follow; null: 0.99
+    renorm_warmup: Natural | None = None  # updates in which BatchRenorm is plain BatchNorm; null: 100_000
 
     def __post_init__(self) -> None:
-        if not all(type(width) is int and 1 <= width < 2**31 for width in self.hidden or ()):
-            raise ConfigError(f"model.hidden must be a list of widths of at least 1, not {list(self.hidden or ())}.")
+        self._used: set[str] = set()  # kinds of settings that some network was built with: "critic_", "renorm_"
+        for name in ("hidden", "critic_hidden"):
+            widths = getattr(self, name) or ()
+            if not all(type(width) is int and 1 <= width < 2**31 for width in widths):
+                raise ConfigError(f"model.{name} must be a list of widths of at least 1, not {list(widths)}.")
+        for name in ("dropout", "critic_dropout"):
+            if getattr(self, name) == 1:
+                raise ConfigError(f"model.{name}=1 would drop everything. It must be less than 1.")
+
+    def _of(self, name: str, critic: bool) -> Any:
+        """A setting as it holds for critics, or for the other networks."""
+        own = getattr(self, f"critic_{name}") if critic else None
+        return getattr(self, name) if own is None else own
+
+    def check_used(self, algo: str) -> None:
+        """Refuse settings of critics and of BatchRenorm if the networks of an algorithm have none."""
+        given = [name for name in self.__dataclass_fields__ if getattr(self, name) is not None]
+        for name in given:
+            if name.startswith("critic_") and "critic_" not in self._used:
+                raise ConfigError(
+                    f"model.{name} has no effect: {algo} has no critics apart from its other networks. "
+                    f"Use model.{name.removeprefix('critic_')}, which holds for all."
+                )
+            if name.startswith("renorm_") and "renorm_" not in self._used:
+                raise ConfigError(f"model.{name} has no effect: no network of {algo} has BatchRenorm.")
 
     def build(
         self,
@@ -91,25 +136,57 @@ class Network:
         weights of the output layer; ``noisy`` is the initial scale of noise on the weights (not those of a CNN), see
         :class:`MLP`. Weights are drawn from torch's global generator.
         """
+        critic = defaults.critic
+        if critic:
+            self._used.add("critic_")
         encoder = Encoder(spec.obs, self.encoder, defaults.init)
-        hidden = self.hidden
+        hidden = self._of("hidden", critic)
         if hidden is None:
             # The CNN ends with a layer of 512 of its own (Mnih et al., 2015); an action still has to be mixed in.
-            hidden = () if encoder.image_only and not action_dim else defaults.hidden
+            hidden = () if encoder.image_only and not action_dim and not self.residual else defaults.hidden
+        norm = self._norm(defaults, hidden, noisy)
+        if norm is Norm.batch_renorm:
+            self._used.add("renorm_")
         widths = [encoder.out + action_dim, *hidden, out or 0]
         numbers = (ensemble or 1) * sum(a * b for a, b in pairwise(widths))
-        numbers *= 1 if noisy is None else 2
+        numbers *= 2 * EXPANSION if self.residual else 1 if noisy is None else 2
         check_fits(16 * numbers, f"A network with model.hidden={list(hidden)}")  # weights, gradients, two moments
-        return Net(
+        net = Net(
             encoder,
             out,
             action_dim=action_dim,
             hidden=tuple(hidden),
             activation=self.activation or defaults.activation,
-            norm=self.norm or defaults.norm,
+            norm=norm,
             init=defaults.init,
             hidden_gain=defaults.hidden_gain,
             out_gain=out_gain,
             ensemble=ensemble,
             noisy=noisy,
+            dropout=self._of("dropout", critic),
+            residual=self.residual,
+            renorm_momentum=0.99 if self.renorm_momentum is None else self.renorm_momentum,
+            renorm_warmup=100_000 if self.renorm_warmup is None else self.renorm_warmup,
         )
+        if decay := self._of("weight_decay", critic):
+            set_weight_decay((module.weight for module in net.modules() if isinstance(module, DECAYING)), decay)
+        return net
+
+    def _norm(self, defaults: NetDefaults, hidden: Sequence[int], noisy: float | None) -> Norm:
+        """The normalisation of a network; refuses what does not go together."""
+        given: Norm | None = self._of("norm", defaults.critic)
+        if self.residual:
+            if len(set(hidden)) != 1:
+                raise ConfigError(f"model.residual needs blocks of one width, but model.hidden={list(hidden)}.")
+            if given not in (None, Norm.layer):
+                raise ConfigError(f"model.residual has LayerNorm in its blocks: drop model.norm={given.value}.")
+            if noisy is not None:
+                raise ConfigError("model.residual has no noisy weights. Use algo.noisy=false.")
+            return Norm.layer
+        norm = given or defaults.norm
+        if norm is Norm.batch_renorm and not defaults.says_train:
+            raise ConfigError(
+                "model.norm=batch_renorm needs an algorithm that learns without target networks and tells its networks "
+                "which passes train them: algo=crossq. Elsewhere use model.norm=layer."
+            )
+        return norm

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import rlexp.algos
 import rlexp.contrib
+from rlexp.algos.crossq import crossq_joint
 from rlexp.algos.crr import AdvantageType, WeightType, crr_advantage, crr_loss, crr_weight
 from rlexp.algos.discrete_sac import discrete_sac_actor_loss, discrete_soft_value
 from rlexp.algos.dqn import dqn_loss, dqn_target
@@ -335,6 +336,26 @@ def test_crr_equals_a_loop(rng: np.random.Generator, advantage_type: AdvantageTy
         total -= weight * log_prob[i] / n
     weights = crr_weight(crr_advantage(q_t, sampled_t, advantage_type), weight_type, beta, bound)
     close(crr_loss(log_prob_t, weights), total)
+
+
+# ---- CrossQ
+
+
+def test_crossq_judges_both_halves_in_one_training_pass() -> None:
+    passes = []
+
+    def critic(obs: Tensor, action: Tensor, train: bool = False) -> Tensor:
+        """Two members; each takes the mean of the whole pass off, as batch normalisation would."""
+        passes.append((len(obs), train))
+        x = obs[:, 0] + 10 * action[:, 0]
+        return torch.stack((x - x.mean(), 2 * (x - x.mean()))).unsqueeze(-1)
+
+    columns = [t(*values)[:, None] for values in ((1, 2), (0.1, 0.2), (3, 4), (0.3, 0.4))]
+    taken, following = crossq_joint(critic, *columns)  # type: ignore[arg-type]
+    # x = 2, 4 now and 6, 8 later, of mean 5
+    close(taken, [[-3.0, -1.0], [-6.0, -2.0]])
+    close(following, [[1.0, 3.0], [2.0, 6.0]])
+    assert passes == [(4, True)]
 
 
 # ---- RLPD

@@ -56,6 +56,20 @@ def test_sb3_gets_widths_and_number_of_critics_together():
     assert translate("sb3", config)["arguments"]["policy_kwargs"] == {"n_critics": 5, "net_arch": [32, 16]}
 
 
+def test_sb3_contrib_gets_the_widths_and_norms_of_crossq():
+    (work,) = select(["crossq_pendulum"])
+    more = ["model.renorm_momentum=0.95", "model.renorm_warmup=500", "algo.actor_interval=2", "algo.n_critics=3"]
+    settings = translate("sb3", config_of(work, more=more))
+    given, policy = settings["arguments"], settings["arguments"]["policy_kwargs"]
+    assert (settings["package"], settings["class"]) == ("sb3_contrib", "CrossQ")
+    assert (given["policy_delay"], given["learning_rate"], given["batch_size"]) == (2, 1e-3, 256)
+    assert "tau" not in given
+    assert policy["net_arch"] == {"pi": [256, 256], "qf": [1024, 1024]}
+    assert policy["optimizer_kwargs"] == {"betas": (0.5, 0.999)}
+    assert (policy["n_critics"], policy["renorm_warmup_steps"]) == (3, 500)
+    assert policy["batch_norm_momentum"] == pytest.approx(0.05)
+
+
 def test_sb3_contrib_gets_the_number_of_quantiles():
     settings = translate("sb3", compose(["algo=qrdqn", "env=cartpole", "model.hidden=[32]", "algo.n_quantiles=20"]))
     assert (settings["package"], settings["class"]) == ("sb3_contrib", "QRDQN")

@@ -1,0 +1,82 @@
+"""CrossQ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from rlexp.algos.sac import SAC
+from rlexp.config.component import component
+from rlexp.config.fields import Count, Fraction, Positive, Static
+from rlexp.envs.spec import EnvSpec
+from rlexp.errors import ConfigError
+from rlexp.models import Model, NetDefaults, Norm
+from rlexp.tree import tree_map
+from rlexp.types import Batch, Obs
+
+
+def crossq_joint(
+    critic: nn.Module, obs: Obs, action: Tensor, next_obs: Obs, next_action: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Q_i(s, a) and Q_i(s′, a′), each [n, B], of one training pass: both are normalised by the statistics of both."""
+    both = tree_map(lambda now, later: torch.cat((now, later)), obs, next_obs)
+    q = critic(both, torch.cat((action, next_action)), train=True)[..., 0]  # [n, 2B]
+    taken, following = q.chunk(2, -1)
+    return taken, following
+
+
+@component("algo", "crossq")
+@dataclass(eq=False, kw_only=True)
+class CrossQ(SAC):
+    """SAC without target networks, by batch normalisation (Bhatt et al., 2024, arXiv:1902.05605).
+
+    Q_i(s, a) → r + γ (min_i Q_i(s′, a′) − α log π(a′|s′)),  a′ ~ π(·|s′),  where Q(s, a) and Q(s′, a′) come from one
+    pass through wide critics with BatchRenorm, and the second is a constant to the gradient. Wherever a network is not
+    itself being trained (a′, Q in the actor's loss, acting), it uses its running averages.
+    As few steps as REDQ or DroQ with one update for each.
+    """
+
+    actor_network: ClassVar[NetDefaults] = NetDefaults(hidden=(256, 256), norm=Norm.batch_renorm, says_train=True)
+    critic_network: ClassVar[NetDefaults] = NetDefaults(hidden=(2048, 2048), norm=Norm.batch_renorm, says_train=True)
+
+    actor_learning_rate: Positive = 1e-3  # step size of the policy
+    critic_learning_rate: Positive = 1e-3  # step size of the critics
+    alpha_learning_rate: Positive = 1e-3  # step size of the temperature
+    actor_interval: Count = 3  # updates of the critics for one of the actor and the temperature
+    adam_beta1: Annotated[Fraction, Static()] = 0.5  # memory of the gradients of actor and critics
+    tau: float = field(init=False, default=1.0)  # there are no targets
+
+    def build_networks(self, spec: EnvSpec, model: Model) -> None:
+        """SAC's, which must know ``train``."""
+        super().build_networks(spec, model)
+        for net in (self.actor, self.critic):
+            if "train" not in signature(net.forward).parameters:
+                raise ConfigError(
+                    "algo=crossq says train=True to its networks where they are trained, but what the model built has "
+                    f"forward{signature(net.forward)}, which takes no `train`. Use model=auto."
+                )
+
+    def build_target(self) -> None:
+        """None."""
+
+    def move_target(self) -> None:
+        """None to move."""
+
+    def adam_betas(self) -> tuple[float, float]:
+        """Less momentum than SAC's, as nothing slows the targets down."""
+        return self.adam_beta1, 0.999
+
+    def values(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Both from one pass."""
+        with torch.no_grad():
+            next_action, log_prob = self.policy(batch.next_obs).sample_with_log_prob(noise["next_action"])
+        q, next_q = crossq_joint(self.critic, batch.obs, batch.action, batch.next_obs, next_action)
+        return q, self.reduce_target(next_q.detach(), noise) - self.log_alpha.detach().exp() * log_prob
+
+    def learning_policy(self, obs: Obs) -> Any:
+        """π(·|s) by the statistics of this batch."""
+        return self.head.dist(self.actor(obs, train=True))
