@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlexp.algos.base import MIXED, OFFLINE, ON_POLICY, Algorithm
-from rlexp.buffers import ReplayBuffer, RolloutBuffer
+from rlexp.buffers import HerBuffer, ReplayBuffer, RolloutBuffer
 from rlexp.config.component import REGISTRY
 from rlexp.envs import GymEnv
 from rlexp.envs.spec import EnvSpec
@@ -41,6 +41,11 @@ def check_compatible(name: str, algo: Algorithm, trainer: Trainer, buffer: Any, 
     if not isinstance(buffer, wanted):
         buffers = [each for each, cls in REGISTRY["buffer"].items() if issubclass(cls, wanted)]
         raise ConfigError(f"The {trainer.loop} loop needs buffer={' or buffer='.join(sorted(buffers))}.")
+    if isinstance(buffer, HerBuffer) and not spec.obs.has_goals:
+        raise ConfigError(
+            "buffer=her needs a goal environment, whose Dict observation has the entries observation, achieved_goal "
+            f"and desired_goal, both goals one array of the same form; {spec.id} is none. Use buffer=replay."
+        )
     if trainer.loop in (OFFLINE, MIXED) and dataset is None:
         choices = " or ".join(f"dataset={choice}" for choice in sorted(REGISTRY.get("dataset", {})))
         raise DataError(f"algo={name} learns from data in the {trainer.loop} loop, but dataset is null. Use {choices}.")

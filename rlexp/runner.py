@@ -111,6 +111,8 @@ class Runner:
         with self._console() as console:
             data = self._load_dataset(console)
             self.check_memory()
+            if isinstance(self.buffer, ReplayBuffer):
+                self.buffer.attach(self.env)
             decisions = self._decide(console)
             self._say_memory(console)
             with RunDir.create(path, self.config, command, decisions=decisions, group=group) as run_dir:
@@ -123,6 +125,8 @@ class Runner:
         with self._console() as console, run_dir.lock():
             data = self._load_dataset(console)
             self.check_memory()
+            if isinstance(self.buffer, ReplayBuffer):
+                self.buffer.attach(self.env)
             decisions = self._saved_decisions(run_dir)
             if self.config["device"] == "auto":
                 self.device = resolve_device(decisions["device"])

@@ -88,6 +88,7 @@ def _sb3(config: dict[str, Any], name: str, arguments: Settings, package: str = 
     env, model = config["env"], config["model"]
     _refuse(env["normalize_obs"] or env["normalize_reward"], "normalised observations or rewards")
     _refuse(bool(env["wrappers"]), "wrappers")
+    _refuse(env["action_repeat"] != 1 or env["frame_stack"] != 1, "repeated actions or stacked frames")
     _refuse_model_settings(model)
     if model["hidden"] is not None:  # null: the paper's widths, which are SB3's defaults too
         arguments["policy_kwargs"] = {**arguments.get("policy_kwargs", {}), "net_arch": list(model["hidden"])}
@@ -103,6 +104,7 @@ def _sb3_replay(config: dict[str, Any]) -> Settings:
     trainer = config["trainer"]
     _refuse(config["buffer"]["n_step"] != 1, "n-step returns")
     _refuse("alpha" in config["buffer"], "prioritized replay")
+    _refuse("n_sampled_goal" in config["buffer"], "hindsight replay")
     _refuse(config["env"]["num_envs"] != 1, "several environments in a replay loop")
     return {
         "buffer_size": config["buffer"]["capacity"],

@@ -8,7 +8,7 @@ observation lies in a side store. n-step windows are put together when sampled. 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,6 +27,7 @@ from rlexp.tree import ArrayTree, tree_leaves
 from rlexp.types import Batch
 
 if TYPE_CHECKING:
+    from rlexp.envs.gym_env import GymEnv
     from rlexp.envs.spec import EnvSpec
     from rlexp.envs.vector import VecStep
 
@@ -48,6 +49,9 @@ class ReplayBuffer(RingState):
     n_step: Size = 1  # rewards summed into one; the batch's discount is γⁿ
 
     # --- building ---------------------------------------------------------------------------------------------------
+
+    def attach(self, env: GymEnv) -> None:
+        """Take from the environment what sampling needs of it; called before anything is built or written."""
 
     def build(
         self,
@@ -264,11 +268,14 @@ class ReplayBuffer(RingState):
         count = len(self)
         if not count:
             raise ValueError("nothing to sample: the buffer is empty")
-        index = self._generator.integers(0, count, n * batches)
+        return self.gather(self._places(self._generator.integers(0, count, n * batches)))
+
+    def _places(self, index: np.ndarray) -> np.ndarray:
+        """Where the transitions lie that are numbered from 0 in the order of their rows; changes ``index``."""
         if self._rows > self._max_rows:  # the oldest row lies right behind the newest observation
             index += (self._cursor + 1) * self._num_envs
             index %= self._flat
-        return self.gather(index)
+        return index
 
     def gather(self, index: np.ndarray, weight: np.ndarray | None = None) -> Batch:
         """The batch of the transitions at flat places ``index`` (row in the ring · N + environment)."""
@@ -307,14 +314,15 @@ class ReplayBuffer(RingState):
             steps += going
         return last, reward, flag, steps
 
-    def _next_obs(self, last: np.ndarray, flag: np.ndarray) -> list[np.ndarray]:
-        """The true observations after the transitions at ``last``, leaf by leaf."""
+    def _next_obs(self, last: np.ndarray, flag: np.ndarray, which: Sequence[int] | None = None) -> list[np.ndarray]:
+        """The true observations after the transitions at ``last``, leaf by leaf; ``which``: only of these leaves."""
         after = last + self._num_envs
-        leaves = [leaf.take(after, 0, None, "wrap") for leaf in self._obs]
+        which = range(len(self._obs)) if which is None else which
+        leaves = [self._obs[i].take(after, 0, None, "wrap") for i in which]
         ended = flag.nonzero()[0]
         if ended.size:
             numbers = self._end.take(last[ended])
-            for i, leaf in enumerate(leaves):
+            for i, leaf in zip(which, leaves):
                 leaf[ended] = self._final.take(i, numbers)
         return leaves
 

@@ -1,5 +1,6 @@
 """Environments: specs, making, seeding and vectorisation. Free of torch, so that worker processes start quickly."""
 
+from rlexp.envs.bit_flip import BitFlip
 from rlexp.envs.gym_env import GymEnv, Vectorization
 from rlexp.envs.locate import env_code_roots
 from rlexp.envs.seeded import Episode, SeededEnv
@@ -7,13 +8,16 @@ from rlexp.envs.spaces import ActionCodec, ObsCodec
 from rlexp.envs.spec import ActionSpec, EnvSpec, Leaf, ObsSpec, spec_of
 from rlexp.envs.subproc import SubprocVecEnv
 from rlexp.envs.vector import SyncVecEnv, VecEnv, VecStep
-from rlexp.envs.wrappers import SelectObservation
+from rlexp.envs.wrappers import ActionRepeat, FrameStack, SelectObservation
 
 __all__ = [
     "ActionCodec",
+    "ActionRepeat",
     "ActionSpec",
+    "BitFlip",
     "EnvSpec",
     "Episode",
+    "FrameStack",
     "GymEnv",
     "Leaf",
     "ObsCodec",

@@ -22,6 +22,7 @@ from rlexp.envs.masking import MaskInObservation, mask_source
 from rlexp.envs.spec import EnvSpec, spec_of
 from rlexp.envs.subproc import SubprocVecEnv
 from rlexp.envs.vector import SyncVecEnv, VecEnv
+from rlexp.envs.wrappers import ActionRepeat, FrameStack
 from rlexp.errors import ConfigError, EnvError
 from rlexp.machine import cpu_count
 
@@ -49,7 +50,10 @@ class GymEnv:
     num_envs: Count = 1  # copies stepped together for training
     vectorization: Vectorization = Vectorization.sync  # sync, or subprocess for slow environments
     workers: Count | None = None  # processes of subprocess; null: one per CPU, at most num_envs
-    max_episode_steps: Count | None = None  # steps until truncation; null: the id's own limit
+    max_episode_steps: Count | None = None  # steps until truncation, repeats counted; null: the id's own limit
+    action_repeat: Count = 1  # times each action is played, its rewards summed; the agent's step is all of them
+    frame_stack: Count = 1  # newest observations shown together, along a new first axis, the oldest first
+    show_achieved_goal: bool = False  # goal environments: networks see it too (for those whose observation lacks it)
     action_limit: Positive | None = None  # bound put on the action dimensions that have none
     normalize_obs: bool = False  # scale observations by their running mean and variance (done by the trainer)
     normalize_reward: bool = False  # scale rewards by the running deviation of the return (done by the trainer)
@@ -65,10 +69,19 @@ class GymEnv:
     def make(self, render_mode: str | None = None) -> gym.Env:
         """One environment with its time limit and wrappers, as Gymnasium gives it."""
         env = self._call_factory(render_mode) if self.factory else self._make_registered(render_mode)
+        if self.action_repeat > 1:  # innermost, so that wrappers see one step for each decision
+            env = ActionRepeat(env, self.action_repeat)
         for entry in self.wrappers:
             env = _wrap(env, entry)
         if self._mask is _UNKNOWN:
             self._mask = mask_source(env)
+        if self._mask is not None and self.action_repeat > 1:
+            raise EnvError(
+                f"env.action_repeat={self.action_repeat}: {self.id} has action masks, and an action may be impossible "
+                "the second time. Use env.action_repeat=1."
+            )
+        if self.frame_stack > 1:
+            env = FrameStack(env, self.frame_stack)
         return env if self._mask is None else MaskInObservation(env, self._mask)
 
     def spec(self) -> EnvSpec:
@@ -76,9 +89,11 @@ class GymEnv:
         if self._spec is None:
             env = self.make()
             try:
-                spec = spec_of(env, self.action_limit)
+                spec = spec_of(env, self.action_limit, show_achieved_goal=self.show_achieved_goal)
             finally:
                 env.close()
+            if spec.max_episode_steps is not None:  # in steps of the agent
+                spec = replace(spec, max_episode_steps=-(-spec.max_episode_steps // self.action_repeat))
             self._spec = spec if self.factory else replace(spec, id=self.id)
         return self._spec
 

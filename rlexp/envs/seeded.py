@@ -96,8 +96,8 @@ class SeededEnv:
 
     def summary(self) -> Episode:
         """The episode as it stands; asked for when it has ended."""
-        info = {"is_success": float(self._info["is_success"])} if "is_success" in self._info else {}
-        return Episode(self.index, self.ret, self.length, info)
+        success = _success(self._info)
+        return Episode(self.index, self.ret, self.length, {} if success is None else {"is_success": success})
 
     def snapshot(self) -> dict[str, Any]:
         """The running episode as a state tree."""
@@ -161,3 +161,12 @@ class SeededEnv:
     def close(self) -> None:
         """Close the environment."""
         self.env.close()
+
+
+def _success(info: dict[str, Any]) -> float | None:
+    """Whether the last step says that the episode succeeded, by either of the names in use; None if it does not say."""
+    for name in ("is_success", "success"):
+        value = np.asarray(info.get(name))
+        if value.size == 1 and value.dtype.kind in "biuf":
+            return float(value.item())
+    return None

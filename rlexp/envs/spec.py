@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
 MASK = "action_mask"  # the leaf that says which actions are possible: 1 or 0 for each
+ACHIEVED, DESIRED = "achieved_goal", "desired_goal"  # leaves of a goal environment, beside its `observation`
 LEAF_KINDS = ("box", "discrete", "multi_discrete", "multi_binary")
 ACTION_KINDS = ("discrete", "continuous", "multi_discrete", "multi_binary")
 
@@ -50,22 +51,35 @@ class ObsSpec:
     leaves: dict[str, Leaf]
     single: bool
     masked: bool = False  # the leaf ``action_mask`` says which actions are possible; networks do not see it
+    achieved_unseen: bool = False  # networks do not see the leaf ``achieved_goal`` either
 
     def __post_init__(self) -> None:
         _require(len(self.leaves) > 0, "an observation needs at least one array")
         _require(not self.single or list(self.leaves) == [""], "a bare array is one leaf named ''")
 
     def __hash__(self) -> int:
-        return hash((tuple(self.leaves.items()), self.single, self.masked))
+        return hash((tuple(self.leaves.items()), self.single, self.masked, self.achieved_unseen))
 
     def mask_in(self, obs: Any) -> Any:
         """The action mask of an observation, or None."""
         return obs[MASK] if self.masked else None
 
     @property
+    def has_goals(self) -> bool:
+        """Whether this is the observation of a goal environment: `observation`, `achieved_goal`, `desired_goal`.
+
+        Both goals are one array of the same form, so that what was achieved can take the place of what was desired.
+        """
+        achieved, desired = self.leaves.get(ACHIEVED), self.leaves.get(DESIRED)
+        same = achieved is not None and desired is not None and _form(achieved) == _form(desired)
+        return same and any(name.partition("/")[0] == "observation" for name in self.leaves)
+
+    @property
     def seen(self) -> dict[str, Leaf]:
         """The leaves that networks are given."""
-        return {name: leaf for name, leaf in self.leaves.items() if not (self.masked and name == MASK)}
+        unseen = {MASK} if self.masked else set()
+        unseen |= {ACHIEVED} if self.achieved_unseen else set()
+        return {name: leaf for name, leaf in self.leaves.items() if name not in unseen}
 
 
 @dataclass(frozen=True)
@@ -194,8 +208,11 @@ class EnvSpec:
         }
 
 
-def spec_of(env: gym.Env, action_limit: float | None = None) -> EnvSpec:
-    """The spec of a Gymnasium environment; ``action_limit`` bounds the Box action dimensions that have no bound."""
+def spec_of(env: gym.Env, action_limit: float | None = None, *, show_achieved_goal: bool = False) -> EnvSpec:
+    """The spec of a Gymnasium environment; ``action_limit`` bounds the Box action dimensions that have no bound.
+
+    ``show_achieved_goal``: networks see what a goal environment says was achieved.
+    """
     from rlexp.envs.spaces import action_spec, observation_spec  # here, so that reading a spec needs no Gymnasium
 
     registered = env.spec
@@ -204,6 +221,8 @@ def spec_of(env: gym.Env, action_limit: float | None = None) -> EnvSpec:
     mask = obs.leaves.get(MASK)
     if mask is not None and action.kind in ("discrete", "multi_discrete") and mask.shape == (sum(action.nvec),):
         obs = replace(obs, masked=True)
+    if obs.has_goals and not show_achieved_goal:
+        obs = replace(obs, achieved_unseen=True)
     return EnvSpec(
         id=registered.id if registered else type(env.unwrapped).__name__,
         obs=obs,
@@ -211,6 +230,10 @@ def spec_of(env: gym.Env, action_limit: float | None = None) -> EnvSpec:
         max_episode_steps=registered.max_episode_steps if registered else _time_limit(env),
         reward_threshold=None if threshold is None else float(threshold),
     )
+
+
+def _form(leaf: Leaf) -> tuple[Any, ...]:
+    return leaf.kind, leaf.shape, leaf.dtype, leaf.nvec
 
 
 def _time_limit(env: Any) -> int | None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 
+from rlexp.envs.spec import ACHIEVED, DESIRED, MASK
 from rlexp.errors import EnvError
+
+_NOT_STACKED = (MASK, ACHIEVED, DESIRED)  # what these say holds now
 
 
 class SelectObservation(gym.ObservationWrapper):
@@ -31,3 +37,68 @@ class SelectObservation(gym.ObservationWrapper):
     def observation(self, observation: np.ndarray) -> np.ndarray:
         """The chosen numbers."""
         return observation[self.indices]
+
+
+class ActionRepeat(gym.Wrapper):
+    """Plays every action ``times`` times, or until the episode ends: the sum of the rewards, the last of the rest."""
+
+    def __init__(self, env: gym.Env, times: int) -> None:
+        super().__init__(env)
+        self.times = times
+
+    def step(self, action: Any) -> Any:
+        """What the last of the repetitions gave, with the sum of the rewards."""
+        total = 0.0
+        for _ in range(self.times):
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return obs, total, terminated, truncated, info
+
+
+class FrameStack(gym.Wrapper):
+    """Shows the newest ``size`` observations together: arrays [...] become [size, ...], the oldest first.
+
+    An episode begins with its first observation ``size`` times. Of a Dict every Box is stacked, but for goals and
+    action masks; other parts are shown as they are now.
+    """
+
+    def __init__(self, env: gym.Env, size: int) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        self._is_dict = isinstance(space, spaces.Dict)
+        parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"": space}
+        self._stacked = [
+            name for name, part in parts.items() if isinstance(part, spaces.Box) and name not in _NOT_STACKED
+        ]
+        if not self._stacked:
+            raise EnvError(f"env.frame_stack={size} needs a Box to stack, which the observation space {space} has not.")
+        for name in self._stacked:
+            part = parts[name]
+            low, high = (np.repeat(bound[None], size, 0) for bound in (part.low, part.high))  # type: ignore[attr-defined]
+            parts[name] = spaces.Box(low, high, dtype=part.dtype.type)  # type: ignore[union-attr]
+        self.observation_space = spaces.Dict(parts) if self._is_dict else parts[""]
+        self._frames: dict[str, deque[np.ndarray]] = {name: deque(maxlen=size) for name in self._stacked}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """The first observation, repeated."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        for name, frames in self._frames.items():
+            first = self._part(obs, name)
+            frames.extend(first for _ in range(frames.maxlen or 0))
+        return self._shown(obs), info
+
+    def step(self, action: Any) -> Any:
+        """The newest observations."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        for name, frames in self._frames.items():
+            frames.append(self._part(obs, name))
+        return self._shown(obs), reward, terminated, truncated, info
+
+    def _part(self, obs: Any, name: str) -> np.ndarray:
+        return np.array(obs[name] if self._is_dict else obs)  # a copy: an environment may write into what it gave
+
+    def _shown(self, obs: Any) -> Any:
+        stacks = {name: np.stack(tuple(frames)) for name, frames in self._frames.items()}
+        return {**obs, **stacks} if self._is_dict else stacks[""]

@@ -61,6 +61,7 @@ class Trainer(ABC):
     unit: ClassVar[str] = "steps"  # what budget and intervals are counted in
     reserved: ClassVar[frozenset[str]] = frozenset(  # attributes that bind() sets: no setting may be called so
         {"work", "policy", "algo", "collector", "env_steps", "updates", "seconds_before", "started", "episodes"}
+        | {"successes"}
         | {"metrics", "last_eval", "last_eval_clock", "best_eval", "evals_since_best", "new_best", "stop_reason"}
     )
 
@@ -147,6 +148,7 @@ class Trainer(ABC):
         self.seconds_before = 0.0  # spent by earlier processes of this run
         self.started = time.monotonic()
         self.episodes: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
+        self.successes: deque[float] = deque(maxlen=RECENT_EPISODES)  # of the episodes whose environment tells
         self.metrics: dict[str, Any] = {}  # of the latest update; read when logged
         self.last_eval: dict[str, float] | None = None
         self.last_eval_clock = -1
@@ -239,6 +241,8 @@ class Trainer(ABC):
         """Remember training episodes that ended."""
         for episode in episodes:
             self.episodes.append((episode.ret, episode.length))
+            if "is_success" in episode.info:
+                self.successes.append(episode.info["is_success"])
 
     def counters(self) -> dict[str, Any]:
         """The first columns of every row."""
@@ -251,6 +255,8 @@ class Trainer(ABC):
             returns, lengths = zip(*self.episodes)
             row["rollout/return_mean"] = sum(returns) / len(returns)
             row["rollout/length_mean"] = sum(lengths) / len(lengths)
+        if self.successes:
+            row["rollout/success_rate"] = sum(self.successes) / len(self.successes)
         row |= {name: float(value) for name, value in self.metrics.items()}
         row |= {f"schedule/{name}": value for name, value in self.algo.scheduled_values().items()}
         row |= self.loop_metrics()
@@ -318,6 +324,7 @@ class Trainer(ABC):
                 "seconds": self.seconds(),
                 "rows": self.work.recorder.rows,
                 "episodes": [[ret, length] for ret, length in self.episodes],
+                "successes": list(self.successes),
                 "metrics": {name: float(value) for name, value in self.metrics.items()},
                 "last_eval": self.last_eval,
                 "last_eval_clock": self.last_eval_clock,
@@ -333,6 +340,7 @@ class Trainer(ABC):
         self.env_steps, self.updates = progress["env_steps"], progress["updates"]
         self.seconds_before = progress["seconds"]
         self.episodes.extend((ret, length) for ret, length in progress["episodes"])
+        self.successes.extend(progress["successes"])
         self.metrics = progress["metrics"]
         self.last_eval, self.last_eval_clock = progress["last_eval"], progress["last_eval_clock"]
         self.best_eval, self.evals_since_best = progress["best_eval"], progress["evals_since_best"]
@@ -345,9 +353,11 @@ class Trainer(ABC):
 
 def _checked_progress(progress: dict[str, Any]) -> dict[str, Any]:
     """The counters and results of a checkpoint, which may be a stranger's; ValueError if they cannot be any."""
+    progress = {"successes": [], **progress}  # not in the first checkpoints of this format
     evals = [progress[name] for name in ("last_eval", "best_eval") if progress[name] is not None]
     numbers = [
         progress["seconds"],
+        *progress["successes"],
         *progress["metrics"].values(),
         *(value for each in evals for value in each.values()),
     ]

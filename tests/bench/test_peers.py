@@ -96,6 +96,8 @@ def test_d3rlpy_gets_the_same_ensemble_and_soft_targets():
         (["algo=dqn", "algo.dueling=true"], "dueling"),
         (["algo=dqn", "algo.noisy=true"], "noisy"),
         (["algo=dqn", "buffer=prioritized"], "prioritized"),
+        (["algo=dqn", "env=bit_flip", "buffer=her"], "hindsight"),
+        (["algo=ppo", "env.frame_stack=4"], "stacked"),
         (["algo=qrdqn", "algo.kappa=0.5"], "kappa"),
         (["algo=sac", "env=pendulum", "algo.actor_learning_rate=1e-3"], "learning rates"),
         (["algo=ppo", "model.activation=elu"], "model.activation"),

@@ -540,3 +540,6 @@ def test_the_returns_and_lengths_of_training_episodes_are_reported(
         ended = [episode for episode in world.episodes if episode[0] < row["env_steps"] // 3][-100:]
         assert row["rollout/return_mean"] == pytest.approx(np.mean([ret for _, ret, _ in ended]))
         assert row["rollout/length_mean"] == pytest.approx(np.mean([length for _, _, length in ended]))
+        past = slice(row["env_steps"] // 3)
+        succeeded = world.terminated[past][world.done[past]][-100:]  # what the counting environment calls a success
+        assert row["rollout/success_rate"] == pytest.approx(succeeded.mean())

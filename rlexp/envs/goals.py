@@ -1,0 +1,122 @@
+"""What a goal environment says about reaching a goal, asked for many goals at once. Free of torch.
+
+Goal environments follow gymnasium-robotics' ``GoalEnv``: their observation is a Dict with the entries ``observation``,
+``achieved_goal`` and ``desired_goal``, and ``compute_reward(achieved_goal, desired_goal, info)`` gives the reward of
+``step``. Where they have ``compute_terminated``, it says in the same way whether the episode ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rlexp.envs.spec import ACHIEVED, DESIRED
+from rlexp.errors import EnvError
+
+_TRIED_STEPS = 4  # whose rewards are compared with what compute_reward says
+
+GoalFunction = Callable[[np.ndarray, np.ndarray], np.ndarray]  # native goals [B, …], achieved and desired -> [B]
+
+
+class GoalRewards:
+    """Rewards and ends of an environment (which is reset and stepped here) for other goals than it had.
+
+    Functions that were not written for arrays of goals are noticed, and asked row by row: some would not fail, but give
+    one answer for all rows together.
+    """
+
+    def __init__(self, env: gym.Env, name: str) -> None:
+        self._name, self._env = name, env
+        self._space: spaces.Space = env.observation_space[ACHIEVED]  # type: ignore[index]
+        self._shape, self._start = self._space.shape or (), getattr(self._space, "start", None)
+        steps = self._play()
+        achieved = np.stack([obs[ACHIEVED] for obs, _ in steps])
+        desired = np.stack([obs[DESIRED] for obs, _ in steps])
+        # Every achieved goal against every goal known: reached and missed ones side by side.
+        rows = np.tile(achieved, (2 * len(steps), *[1] * len(self._shape)))
+        goals = np.repeat(np.concatenate([achieved, desired]), len(steps), 0)
+        reward = self._function("compute_reward", rows, goals, np.float32)
+        if reward is None:
+            raise EnvError(
+                f"{name} has no compute_reward(achieved_goal, desired_goal, info), by which buffer=her finds the "
+                "rewards of other goals. Use buffer=replay."
+            )
+        self._reward = reward
+        self._terminated = self._function("compute_terminated", rows, goals, np.bool_)
+        self._check_rewards(steps)
+
+    @property
+    def terminates(self) -> bool:
+        """Whether the environment says which goals end an episode."""
+        return self._terminated is not None
+
+    def reward(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
+        """Rewards [B] of having achieved one goal where the other was desired, both canonical arrays [B, …]."""
+        return self._reward(self._native(achieved), self._native(desired))
+
+    def terminated(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
+        """Whether that ends the episode, bool [B]; never, if the environment does not say."""
+        if self._terminated is None:
+            return np.zeros(len(achieved), bool)
+        return self._terminated(self._native(achieved), self._native(desired))
+
+    def _native(self, goals: np.ndarray) -> np.ndarray:
+        """Canonical goals as the environment has them."""
+        goals = goals.reshape(len(goals), *self._shape)
+        return (
+            goals.astype(self._space.dtype) if self._start is None else (goals + self._start).astype(self._space.dtype)
+        )
+
+    def _play(self) -> list[tuple[dict[str, Any], float]]:
+        """Some observations, each with the reward of the step that led there; the first one's is NaN."""
+        env = self._env
+        env.action_space.seed(0)
+        obs, _ = env.reset(seed=0)
+        found, ended = [(obs, np.nan)], False
+        while len(found) <= _TRIED_STEPS and not ended:
+            obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+            found.append((obs, float(reward)))
+            ended = bool(terminated or truncated)
+        return found
+
+    def _function(self, name: str, achieved: np.ndarray, desired: np.ndarray, dtype: type) -> GoalFunction | None:
+        """A function of the environment for many goals at once; None if it has none of this name."""
+        if not self._env.has_wrapper_attr(name):
+            return None
+        function = self._env.get_wrapper_attr(name)
+
+        def by_row(some: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+            return np.fromiter((function(a, d, {}) for a, d in zip(some, wanted)), dtype, len(some))
+
+        def at_once(some: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+            return np.asarray(function(some, wanted, {})).astype(dtype)
+
+        try:
+            expected = by_row(achieved, desired)
+        except NotImplementedError:
+            return None  # what an abstract class declares
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise EnvError(
+                f"{self._name}: {name}(achieved_goal, desired_goal, info={{}}) could not be asked ({problem}). It must "
+                "depend on the two goals alone, because buffer=her keeps no infos."
+            ) from error
+        try:
+            found = at_once(achieved, desired)
+        except Exception:
+            return by_row
+        return at_once if found.shape == expected.shape and np.allclose(found, expected) else by_row
+
+    def _check_rewards(self, steps: list[tuple[dict[str, Any], float]]) -> None:
+        """Rewards for other goals must be on the scale of the environment's own: a wrapper may have changed those."""
+        for obs, reward in steps[1:]:
+            computed = float(self._reward(np.asarray(obs[ACHIEVED])[None], np.asarray(obs[DESIRED])[None])[0])
+            if not np.isclose(computed, reward, rtol=1e-4, atol=1e-6):
+                raise EnvError(
+                    f"{self._name}: step() gave the reward {reward:g}, but its compute_reward says {computed:g} for "
+                    "the same goals. Remove the wrapper that changes rewards, or use buffer=replay."
+                )

@@ -1,0 +1,79 @@
+"""Every algorithm that replays learns from hindsight: several environments, normalisers, workers, and exact resume."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlexp.algos.base import DISCRETE, REPLAY
+from rlexp.buffers import HerBuffer
+from rlexp.config.compose import compose
+from rlexp.config.trust import EVERYTHING
+from rlexp.resuming import resume_run
+from rlexp.runner import Runner
+from rlexp.trainers.base import Interrupted
+from tests.algos.common import ALGOS, QUIET, algorithm
+from tests.goal_line import LINE
+
+REPLAYING = [name for name in ALGOS if REPLAY in algorithm(name).loops]
+
+
+def config(name: str, *more: str) -> dict[str, Any]:
+    discrete = DISCRETE in algorithm(name).actions
+    env = ["env=bit_flip", "env.kwargs.n=4"] if discrete else ["env=gym", f"env.id={LINE}"]
+    loop = ["trainer=replay", "trainer.total_steps=120", "trainer.learning_starts=40", "trainer.batch_size=8"]
+    intervals = ["trainer.log_interval=20", "trainer.eval_interval=60", "trainer.checkpoint_interval=40"]
+    size = ["buffer=her", "buffer.capacity=70", "env.num_envs=2", "trainer.train_frequency=10"]
+    return compose([f"algo={name}", *env, *loop, *intervals, *size, "trainer.eval_episodes=4", *QUIET, *more])
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    lines = map(json.loads, (path / "metrics.jsonl").read_text().splitlines())
+    return [{key: value for key, value in row.items() if not key.startswith("time")} for row in lines]
+
+
+@pytest.mark.parametrize("name", REPLAYING)
+def test_an_algorithm_that_replays_learns_from_hindsight(name: str, tmp_path: Path) -> None:
+    runner = Runner(config(name, "env.normalize_obs=true", "env.normalize_reward=true"))
+    summary = runner.train(tmp_path / "run")
+    assert isinstance(runner.buffer, HerBuffer)
+    assert summary["updates"] > 0
+    assert 0 <= summary["eval"]["success_rate"] <= 1
+    logged = rows(tmp_path / "run")
+    assert all(0 <= row["rollout/success_rate"] <= 1 for row in logged if "rollout/return_mean" in row)
+    assert all("eval/success_rate" in row for row in logged if "eval/return_mean" in row)
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "vectorization"), [("dqn", "future", "sync"), ("sac", "episode", "subprocess")]
+)
+def test_a_run_goes_on_exactly_where_it_was_stopped(
+    name: str, strategy: str, vectorization: str, tmp_path: Path
+) -> None:
+    changes = [f"buffer.strategy={strategy}", f"env.vectorization={vectorization}", "env.workers=1", "buffer.n_step=2"]
+    Runner(config(name, *changes)).train(tmp_path / "whole")
+    runner = Runner(config(name, *changes))
+    advance = runner.trainer.iterate
+
+    def stop_at_90() -> None:
+        advance()
+        if runner.trainer.env_steps == 90:
+            runner.trainer.work.signal_number = signal.SIGTERM
+
+    runner.trainer.iterate = stop_at_90  # type: ignore[method-assign]
+    with pytest.raises(Interrupted):
+        runner.train(tmp_path / "parts")
+    resume_run(tmp_path / "parts", trust=EVERYTHING)
+    assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
+    last = [path / "checkpoints" / "last" / "policy.safetensors" for path in (tmp_path / "parts", tmp_path / "whole")]
+    assert last[0].read_bytes() == last[1].read_bytes()
+
+
+def test_the_strategy_is_a_setting_with_three_values() -> None:
+    built = Runner(config("dqn", "buffer.strategy=final", "buffer.n_sampled_goal=1")).buffer
+    assert isinstance(built, HerBuffer)
+    assert (built.strategy.value, built.n_sampled_goal) == ("final", 1)
