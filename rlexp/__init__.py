@@ -18,6 +18,7 @@ _ALGORITHMS = {  # public name -> config in conf/algo
     "A2C": "a2c",
     "C51": "c51",
     "CRR": "crr",
+    "DDPG": "ddpg",
     "DQN": "dqn",
     "DiscreteSAC": "discrete_sac",
     "IQN": "iqn",
@@ -27,6 +28,7 @@ _ALGORITHMS = {  # public name -> config in conf/algo
     "Rainbow": "rainbow",
     "RecurrentPPO": "recurrent_ppo",
     "SAC": "sac",
+    "TD3": "td3",
     "TRPO": "trpo",
 }
 _CONTRIB = {"RecurrentPPO"}  # those that live in rlexp.contrib
