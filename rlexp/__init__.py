@@ -19,6 +19,7 @@ _ALGORITHMS = {  # public name -> config in conf/algo
     "C51": "c51",
     "CRR": "crr",
     "CrossQ": "crossq",
+    "DDPG": "ddpg",
     "DQN": "dqn",
     "DiscreteSAC": "discrete_sac",
     "IQN": "iqn",
@@ -28,6 +29,7 @@ _ALGORITHMS = {  # public name -> config in conf/algo
     "Rainbow": "rainbow",
     "RecurrentPPO": "recurrent_ppo",
     "SAC": "sac",
+    "TD3": "td3",
     "TRPO": "trpo",
 }
 _CONTRIB = {"RecurrentPPO"}  # those that live in rlexp.contrib
