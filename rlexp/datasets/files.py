@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from rlexp.config.component import component
+from rlexp.datasets.settings import FileSettings
 from rlexp.datasets.transitions import OPTIONAL_KEYS, REQUIRED_KEYS, Transitions, check_keys
 from rlexp.errors import DataError
 
@@ -36,7 +37,7 @@ _SMALL = 65536
 
 @component("dataset", "npz")
 @dataclass(eq=False, kw_only=True)
-class NpzDataset:
+class NpzDataset(FileSettings):
     """Transitions from a NumPy archive with D4RL's keys."""
 
     path: str  # the .npz file: observations, actions, rewards, terminals [timeouts, next_observations]
@@ -44,12 +45,12 @@ class NpzDataset:
     def load(self, env: GymEnv) -> Transitions:
         """Read the file and check it against the environment."""
         path = _existing(self.path)
-        return Transitions.from_d4rl(read_npz(path), str(path)).check(env.spec(), str(path))
+        return self.prepared(Transitions.from_d4rl(read_npz(path), str(path)), env.spec(), str(path))
 
 
 @component("dataset", "hdf5")
 @dataclass(eq=False, kw_only=True)
-class Hdf5Dataset:
+class Hdf5Dataset(FileSettings):
     """Transitions from an HDF5 file with D4RL's keys."""
 
     path: str  # the .hdf5 file: observations, actions, rewards, terminals [timeouts, next_observations]
@@ -57,7 +58,7 @@ class Hdf5Dataset:
     def load(self, env: GymEnv) -> Transitions:
         """Read the file and check it against the environment."""
         path = _existing(self.path)
-        return Transitions.from_d4rl(read_hdf5(path), str(path)).check(env.spec(), str(path))
+        return self.prepared(Transitions.from_d4rl(read_hdf5(path), str(path)), env.spec(), str(path))
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:

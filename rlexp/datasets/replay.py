@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlexp.config.component import component
 from rlexp.datasets.files import read_npz, save_npz
 from rlexp.datasets.random import cache_directory
+from rlexp.datasets.settings import DatasetSettings
 from rlexp.datasets.transitions import Transitions
 from rlexp.errors import CheckpointError, ConfigError, DataError
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 @component("dataset", "replay")
 @dataclass(eq=False, kw_only=True)
-class ReplayDataset:
+class ReplayDataset(DatasetSettings):
     """All transitions that the replay memory of a run holds: of an existing run, or of a preset trained for it."""
 
     run: str | None = None  # run directory whose newest checkpoint holds the memory
     zoo: str | None = None  # preset that is trained once, on first use, and kept in the cache
     seed: int = 0  # of that training
-    report: Callable[[str], None] = field(init=False, default=print)  # told what takes long
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.run is None) == (self.zoo is None):
             raise ConfigError(
                 "dataset=replay: set one of dataset.run=… (a run directory) and dataset.zoo=… (a preset)."
@@ -38,11 +38,11 @@ class ReplayDataset:
     def load(self, env: GymEnv) -> Transitions:
         """The memory's content in environment units, in time order."""
         if self.run is not None:
-            return read_memory(Path(self.run)).check(env.spec(), f"the replay memory of {self.run}")
+            return self.prepared(read_memory(Path(self.run)), env.spec(), f"the replay memory of {self.run}")
         path = self._cache_path()
         if not path.exists():
             self._train(path)
-        return Transitions.from_d4rl(read_npz(path), str(path)).check(env.spec(), str(path))
+        return self.prepared(Transitions.from_d4rl(read_npz(path), str(path)), env.spec(), str(path))
 
     def _train(self, path: Path) -> None:
         from rlexp.runner import Runner
