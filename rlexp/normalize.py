@@ -98,8 +98,8 @@ class RunningNorm:
 class ObsNormalizer:
     """Normalises the float boxes of an observation; bytes, integers and bits pass untouched.
 
-    ``fixed``: by the statistics of a dataset alone, as in TD3+BC (Fujimoto & Gu, 2021): (s − mean) / (deviation + 1e-3),
-    not clipped.
+    ``fixed``: by the statistics of a dataset alone and without clipping, (s − mean) / (deviation + 1e-3), as in TD3+BC
+    (Fujimoto & Gu, 2021).
     """
 
     def __init__(

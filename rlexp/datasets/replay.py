@@ -12,7 +12,7 @@ from rlexp.config.component import component
 from rlexp.datasets.files import read_npz, save_npz
 from rlexp.datasets.random import cache_directory
 from rlexp.datasets.settings import DatasetSettings
-from rlexp.datasets.transitions import Transitions
+from rlexp.datasets.transitions import Transitions, joined
 from rlexp.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -78,6 +78,36 @@ class ReplayDataset(DatasetSettings):
         config = {key: value for key, value in self._config().items() if key not in ("progress", "logger")}
         digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
         return cache_directory() / "datasets" / f"replay-{self.zoo}-{digest[:16]}.npz"
+
+
+@component("dataset", "run")
+@dataclass(eq=False, kw_only=True)
+class RunDataset(DatasetSettings):
+    """The replay memories of rlexp's own runs: of one run, or of all below a folder that have one."""
+
+    path: str  # run directory, or folder of runs
+
+    def load(self, env: GymEnv) -> Transitions:
+        """The memories one after another, each in time order."""
+        folder = Path(self.path).expanduser()
+        found = []
+        for run in run_folders(folder):
+            try:
+                found.append(read_memory(run))
+            except (DataError, CheckpointError) as error:
+                if run == folder:
+                    raise
+                self.report(f"Left out: {error}")
+        if not found:
+            raise DataError(f"dataset.path={self.path}: there is no run with a replay memory. Give the folder of one.")
+        return self.prepared(joined(found), env.spec(), f"the replay memory of {self.path}")
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The run directories at or below a folder."""
+    from rlexp.runs import find_runs
+
+    return [Path(entry["name"]) for entry in find_runs([folder])]
 
 
 def read_memory(path: Path) -> Transitions:

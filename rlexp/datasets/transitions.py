@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -177,6 +177,34 @@ class Transitions:
             digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
             digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         return digest.hexdigest()
+
+
+def joined(parts: Sequence[Transitions]) -> Transitions:
+    """Several datasets one after another; the last row of each ends its episode, as truncated unless it terminated."""
+    if len(parts) == 1:
+        return parts[0]
+    forms = [sorted(dict(tree_leaves(part.obs))) for part in parts]
+    if any(form != forms[0] for form in forms):
+        raise DataError(f"The data have different observations, {forms[0]} and others: they cannot be put together.")
+    truncated = [part.truncated.copy() for part in parts]
+    for flags, part in zip(truncated, parts):
+        flags[-1:] = ~part.terminated[-1:]
+
+    def cat(*leaves: np.ndarray) -> np.ndarray:
+        if any(leaf.shape[1:] != leaves[0].shape[1:] for leaf in leaves):
+            shapes = " and ".join(sorted({str(leaf.shape[1:]) for leaf in leaves}))
+            raise DataError(f"The data have rows of different shapes, {shapes}: they cannot be put together.")
+        return np.concatenate(leaves)
+
+    return Transitions(
+        obs=tree_map(cat, *(part.obs for part in parts)),
+        action=cat(*(part.action for part in parts)),
+        reward=cat(*(part.reward for part in parts)),
+        next_obs=tree_map(cat, *(part.next_obs for part in parts)),
+        terminated=cat(*(part.terminated for part in parts)),
+        truncated=cat(*truncated),
+        doubt=next((part.doubt for part in parts if part.doubt is not None), None),
+    )
 
 
 def _with_following_obs(

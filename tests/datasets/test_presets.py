@@ -19,12 +19,6 @@ from rlexp.loading import load
 from rlexp.runner import Runner
 from tests.trainers.recording import counting_config, train, watch
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RLEXP_CACHE", str(tmp_path / "cache"))
-
-
 REWARDS = [1.0, 2.0, 3.0, 4.0, 5.0]  # two whole episodes return 3 and 12
 
 
