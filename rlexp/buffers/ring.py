@@ -8,13 +8,14 @@ observation lies in a side store. n-step windows are put together when sampled. 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 
+from rlexp.buffers.derived import MC_RETURN, NEXT_ACTION, ReturnsToGo, check_derived, discounted_returns
 from rlexp.buffers.final_obs import FinalObs
 from rlexp.buffers.ring_state import RingState
 from rlexp.config.component import component
@@ -95,7 +96,25 @@ class ReplayBuffer(RingState):
         self._rows = 0  # rows ever added: the absolute number of the next one
         self._cursor = 0  # where that one goes: `_rows` modulo the ring
         self._missing = 0  # rows announced by load_state_dict and not yet loaded
+        self._sources: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # of a dataset put together of several
+        self.map_rewards(1.0, 0.0)
+        self.derive(())
         self.set_gamma(gamma)
+
+    def map_rewards(self, scale: float, shift: float) -> None:
+        """Batches have reward · scale + shift from now on; stored is what really happened. Before any row is added."""
+        self._reward_map = None if (scale, shift) == (1.0, 0.0) else (np.float32(scale), np.float32(shift))
+
+    def _learned(self, reward: np.ndarray) -> np.ndarray:
+        """Rewards as they are learned from."""
+        return reward if self._reward_map is None else reward * self._reward_map[0] + self._reward_map[1]
+
+    def derive(self, names: Iterable[str], gamma: float = 1.0) -> None:
+        """Give batches these columns beside the extras (`derived.py`); to be called after :meth:`build`."""
+        names = check_derived(names)
+        self._next_actions = NEXT_ACTION in names
+        self._returns = ReturnsToGo(self._ring, self._num_envs, gamma) if MC_RETURN in names else None
+        self._gamma = gamma
 
     def set_gamma(self, gamma: float) -> None:
         """Change the discount factor; it applies to every window sampled from now on."""
@@ -194,6 +213,8 @@ class ReplayBuffer(RingState):
             if envs.size:
                 flags = np.where(step.terminated[envs], TERMINATED, TRUNCATED)
                 self._close(self._rows, envs, flags, [leaf[envs] for leaf in self._leaves(step.next_obs)])
+        if self._returns is not None:
+            self._returns.add(at, self._learned(self._reward_rows[at]), step.terminated | step.truncated)
         self._rows += 1
         self._cursor = following
         final = self._final
@@ -209,6 +230,8 @@ class ReplayBuffer(RingState):
         if self._rows and not self._flag_rows[before, env]:
             last = [rows[self._cursor, env][None] for rows in self._obs_rows]
             self._close(self._rows - 1, np.array([env]), np.array([TRUNCATED]), last)
+            if self._returns is not None:
+                self._returns.age[env] = 0
         for rows, leaf in zip(self._obs_rows, first):
             rows[self._cursor, env] = leaf
 
@@ -232,6 +255,10 @@ class ReplayBuffer(RingState):
         unless it terminated.
         """
         count = len(data)
+        if data.sources:
+            rows, weights = (np.array(column) for column in zip(*data.sources))
+            bounds = np.concatenate([[0.0], np.cumsum(weights / weights.sum())])
+            self._sources = (np.cumsum(rows) - rows, rows, bounds)
         if self._num_envs != 1 or self._rows or self._extra_rows:
             raise ValueError("extend() needs an empty buffer of one environment without extra columns")
         if count > self._max_rows:
@@ -249,6 +276,10 @@ class ReplayBuffer(RingState):
         self._flag[:count] = flags
         final_obs = [leaf[ends] for leaf in self._leaves(data.next_obs)]
         self._end[ends] = self._final.append(ends, final_obs, len(ends))
+        if self._returns is not None:
+            self._returns.flat[:count] = discounted_returns(
+                self._learned(self._reward[:count]), flags != 0, self._gamma
+            )
         self._rows = count
         self._cursor = count % self._ring
 
@@ -268,6 +299,8 @@ class ReplayBuffer(RingState):
         count = len(self)
         if not count:
             raise ValueError("nothing to sample: the buffer is empty")
+        if self._sources is not None:
+            return self.gather(self._by_source(n * batches))
         return self.gather(self._places(self._generator.integers(0, count, n * batches)))
 
     def _places(self, index: np.ndarray) -> np.ndarray:
@@ -277,10 +310,19 @@ class ReplayBuffer(RingState):
             index %= self._flat
         return index
 
+    def _by_source(self, count: int) -> np.ndarray:
+        """Places of a dataset: a source by its weight, then one of its rows uniformly, both from one random number."""
+        assert self._sources is not None
+        first, rows, bounds = self._sources
+        chance = self._generator.random(count)
+        source = np.searchsorted(bounds[1:-1], chance, "right")
+        within = (chance - bounds[source]) / (bounds[source + 1] - bounds[source])
+        return first[source] + np.minimum((within * rows[source]).astype(np.int64), rows[source] - 1)
+
     def gather(self, index: np.ndarray, weight: np.ndarray | None = None) -> Batch:
         """The batch of the transitions at flat places ``index`` (row in the ring · N + environment)."""
         if self.n_step == 1:
-            last, reward, flag = index, self._reward.take(index), self._flag.take(index)
+            last, reward, flag = index, self._learned(self._reward.take(index)), self._flag.take(index)
             discount = self._one_step.take(flag)
         else:
             last, reward, flag, steps = self._windows(index)
@@ -294,21 +336,40 @@ class ReplayBuffer(RingState):
             discount=from_numpy(discount),
             weight=None if weight is None else from_numpy(weight),
             index=from_numpy(index),
-            extras={name: from_numpy(column.take(index, 0)) for name, column in self._extras.items()},
+            extras={name: from_numpy(column) for name, column in self._extra_columns(index, last, flag).items()},
         )
+
+    def _extra_columns(self, index: np.ndarray, last: np.ndarray, flag: np.ndarray) -> dict[str, np.ndarray]:
+        """What was stored with the transitions at ``index``, and what is derived of windows that end at ``last``."""
+        columns = {name: column.take(index, 0) for name, column in self._extras.items()}
+        if self._returns is not None:
+            columns[MC_RETURN] = self._returns.flat.take(index)
+        if self._next_actions:
+            unknown = (flag != 0) | (last // self._num_envs == (self._cursor - 1) % self._ring)
+            place = np.where(unknown, last, (last + self._num_envs) % self._flat)
+            columns[NEXT_ACTION] = self._action.take(place, 0)
+        return columns
+
+    def _derive_again(self) -> None:
+        """After rows were put back: the same sums in the same order as when they were collected, so the same bits."""
+        if self._returns is not None:
+            self._returns.age[:] = 0
+            for row in range(self.oldest_row, self._rows):
+                at = row % self._ring
+                self._returns.add(at, self._learned(self._reward_rows[at]), self._flag_rows[at] != 0)
 
     def _windows(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Up to n steps from each place: the last place, the discounted reward, the last flag, the steps taken [B].
 
         A window stops at the end of its episode and at the newest row.
         """
-        last, reward, flag = index, self._reward.take(index), self._flag.take(index)
+        last, reward, flag = index, self._learned(self._reward.take(index)), self._flag.take(index)
         steps = np.ones(len(index), np.int64)
         left = (self._cursor - index // self._num_envs) % self._ring  # rows from this one to the newest, both included
         for k in range(1, self.n_step):
             going = (flag == 0) & (left > k)
             place = (index + k * self._num_envs) % self._flat
-            np.add(reward, self._powers[k] * self._reward.take(place), out=reward, where=going)
+            np.add(reward, self._powers[k] * self._learned(self._reward.take(place)), out=reward, where=going)
             flag = np.where(going, self._flag.take(place), flag)
             last = np.where(going, place, last)
             steps += going
