@@ -16,11 +16,16 @@ if TYPE_CHECKING:
 
 _ALGORITHMS = {  # public name -> config in conf/algo
     "A2C": "a2c",
+    "AWAC": "awac",
+    "AWR": "awr",
+    "BC": "bc",
     "C51": "c51",
     "CRR": "crr",
     "DQN": "dqn",
     "DiscreteSAC": "discrete_sac",
+    "IQL": "iql",
     "IQN": "iqn",
+    "MARWIL": "marwil",
     "PPO": "ppo",
     "QRDQN": "qrdqn",
     "RLPD": "rlpd",
@@ -28,6 +33,7 @@ _ALGORITHMS = {  # public name -> config in conf/algo
     "RecurrentPPO": "recurrent_ppo",
     "SAC": "sac",
     "TRPO": "trpo",
+    "XQL": "xql",
 }
 _CONTRIB = {"RecurrentPPO"}  # those that live in rlexp.contrib
 _OTHERS = {"Agent": "rlexp.agent", "Callback": "rlexp.callbacks", "RlexpError": "rlexp.errors"}
