@@ -52,7 +52,9 @@ def check_compatible(name: str, algo: Algorithm, trainer: Trainer, buffer: Any, 
         choices = " or ".join(f"dataset={choice}" for choice in sorted(REGISTRY.get("dataset", {})))
         raise DataError(f"algo={name} learns from data in the {trainer.loop} loop, but dataset is null. Use {choices}.")
     if trainer.loop not in (OFFLINE, MIXED) and dataset is not None:
-        raise ConfigError(f"The {trainer.loop} loop uses no dataset. Leave dataset= out (or set it to null), or use trainer=mixed.")
+        raise ConfigError(
+            f"The {trainer.loop} loop uses no dataset. Leave dataset= out (or set it to null), or use trainer=mixed."
+        )
 
 
 def _algorithms_for(kind: str) -> list[str]:

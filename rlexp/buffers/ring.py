@@ -332,12 +332,12 @@ class ReplayBuffer(RingState):
         """Compute ``lambda_return`` of the dataset that :meth:`extend` loaded; ``values`` gives V(s) and V(s′)."""
         assert self.lambda_returns is not None
         rows = [np.arange(start, min(start + _CHUNK, self._rows)) for start in range(0, self._rows, _CHUNK)]
-        value, next_value = (np.concatenate(part) for part in zip(*(values(self.gather(index)) for index in rows)))
-        flag = self._flag[: self._rows]
-        discount = self._one_step.take(flag)
-        self.lambda_returns[: self._rows] = lambda_returns(
-            self._reward[: self._rows], discount, flag != 0, value, next_value, self._gamma * td_lambda
-        )
+        parts = []
+        for index in rows:
+            batch = self.gather(index)
+            parts.append((batch.reward.numpy(), batch.discount.numpy(), self._flag[index] != 0, *values(batch)))
+        columns = [np.concatenate(part) for part in zip(*parts)]
+        self.lambda_returns[: self._rows] = lambda_returns(*columns, decay=self._gamma * td_lambda)
 
     def _derive_again(self) -> None:
         """After rows were put back: the same sums in the same order as when they were collected, so the same bits."""

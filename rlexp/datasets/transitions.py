@@ -146,7 +146,9 @@ class Transitions:
         """
         ends = np.flatnonzero(self.terminated | self.truncated | self.breaks())
         if not len(ends):
-            raise DataError("The dataset has no complete episode to choose by its return. Leave trainer.best_episodes=1.")
+            raise DataError(
+                "The dataset has no complete episode to choose by its return. Leave trainer.best_episodes=1."
+            )
         number = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=-1))  # of each row's episode
         returns = np.bincount(number, self.reward[: len(number)].astype(np.float64))
         best = np.argsort(-returns, kind="stable")[: max(1, round(share * len(ends)))]
