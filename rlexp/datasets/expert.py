@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from rlexp.config.component import component
 from rlexp.config.fields import Count
 from rlexp.datasets.files import read_npz, save_npz
+from rlexp.datasets.settings import DatasetSettings
 from rlexp.datasets.trained import preset_folder, trained_preset
 from rlexp.datasets.transitions import Transitions
 from rlexp.errors import ConfigError
@@ -27,7 +27,7 @@ _FORMAT = 1  # raise when the same settings would give other data
 
 @component("dataset", "expert")
 @dataclass(eq=False, kw_only=True)
-class ExpertDataset:
+class ExpertDataset(DatasetSettings):
     """Whole episodes played by the best checkpoint of a run, or of a preset trained for it."""
 
     run: str | None = None  # run directory whose best checkpoint plays
@@ -35,9 +35,9 @@ class ExpertDataset:
     seed: int = 0  # of that training, and of the episodes
     episodes: Count = 50  # how many are played
     deterministic: bool = True  # greedy actions; false: sampled, as in training
-    report: Callable[[str], None] = field(init=False, default=print)  # told what takes long
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.run is None) == (self.zoo is None):
             raise ConfigError(
                 "dataset=expert: set one of dataset.run=… (a run directory) and dataset.zoo=… (a preset)."
@@ -46,7 +46,7 @@ class ExpertDataset:
     def load(self, env: GymEnv) -> Transitions:
         """The episodes in environment units, one after the other."""
         if self.run is not None:
-            return self._play(Path(self.run)).check(env.spec(), f"episodes of {self.run}")
+            return self.prepared(self._play(Path(self.run)), env.spec(), f"episodes of {self.run}")
         folder = preset_folder(self.zoo, self.seed)
         kind = "greedy" if self.deterministic else "sampled"
         path = folder.with_name(f"{folder.name}-{kind}-{self.episodes}-{_FORMAT}.npz")
@@ -54,7 +54,7 @@ class ExpertDataset:
             trained_preset(self.zoo, self.seed, f"{self.episodes} episodes of the best checkpoint", self.report)
             save_npz(path, self._play(folder))
             self.report(f"The dataset is kept as {path}.")
-        return Transitions.from_d4rl(read_npz(path), str(path)).check(env.spec(), str(path))
+        return self.prepared(Transitions.from_d4rl(read_npz(path), str(path)), env.spec(), str(path))
 
     def _play(self, run: Path) -> Transitions:
         from rlexp.config.trust import trusting

@@ -19,8 +19,6 @@ from rlexp.trainers.from_memory import FromMemory, sample_batches
 from rlexp.types import Batch
 
 BATCHES_AT_ONCE = 16  # gathered together; never across an interval's end, so that a checkpoint falls between gathers
-
-
 Share = Annotated[float, Range(0, 1, open_low=True)]
 
 
@@ -85,7 +83,7 @@ class Offline(FromMemory):
 
     def loop_state(self) -> dict[str, Any]:
         """The sampler's random state, and which data it samples from; returns that earlier networks gave them."""
-        state = {"buffer": self.buffer.state_dict(rows=False), "dataset": self.work.dataset_hash}
+        state = {"buffer": self.buffer.state_dict(rows=False)} | dataset_state(self.work)
         returns = self.buffer.lambda_returns
         return state if returns is None else state | {LAMBDA_RETURN: returns.copy()}
 
@@ -103,14 +101,22 @@ class Offline(FromMemory):
 
 
 def load_dataset(buffer: ReplayBuffer, work: Any, gamma: float) -> None:
-    """Fill a buffer of just the right size with the run's dataset, in agent units; fit the normalisers to it."""
-    data = work.dataset
+    """Move the run's dataset into a buffer of just the right size, in agent units; fit the normalisers to it."""
+    data, work.dataset = work.dataset, None  # from here on the buffer alone holds it
     policy = work.policy
+    work.reward_map = data.reward_scale, data.reward_shift
     buffer.build(policy.spec, 1, gamma, derive_seed(work.seed, "dataset"), capacity=len(data))
+    buffer.map_rewards(*work.reward_map)
     buffer.derive(policy.algo.derived, gamma)
     buffer.extend(replace(data, action=policy.agent_action(data.action)))
     if policy.obs_normalizer is not None:
         policy.obs_normalizer.update(policy.tensor(data.obs))
+
+
+def dataset_state(work: Any) -> dict[str, Any]:
+    """Which data the run learns from, and what their rewards are mapped by."""
+    scale, shift = work.reward_map
+    return {"dataset": work.dataset_hash, "reward_map": {"scale": scale, "shift": shift}}
 
 
 def check_dataset(saved: str, found: str | None) -> None:

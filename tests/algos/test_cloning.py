@@ -76,7 +76,9 @@ def test_a_deterministic_bc_clones_the_mean_and_has_nothing_to_explore_with() ->
         expected = sum(error[b, d].item() ** 2 for b in range(ROWS) for d in range(2)) / (2 * ROWS)
     assert algo.update(batch).metrics["loss/actor"].item() == pytest.approx(expected, rel=1e-4)
     with torch.no_grad():
-        acts = [algo.act(batch.obs, None, explore=explore, generator=algo.generator).action for explore in (True, False)]
+        acts = [
+            algo.act(batch.obs, None, explore=explore, generator=algo.generator).action for explore in (True, False)
+        ]
     assert torch.equal(*acts)
 
 

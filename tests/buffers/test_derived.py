@@ -180,5 +180,7 @@ def test_lambda_returns_of_a_dataset_mix_the_n_step_returns_of_each_row():
             total += GAMMA ** (n - 1) * reward[t + n - 1]
             bootstrap = 0.0 if terminated[t + n - 1] else v(next_obs[t + n - 1])
             returns.append(total + GAMMA**n * bootstrap)
-        mixed = (1 - lam) * sum(lam**k * g for k, g in enumerate(returns[:-1])) + lam ** (len(returns) - 1) * returns[-1]
+        mixed = (1 - lam) * sum(lam**k * g for k, g in enumerate(returns[:-1])) + lam ** (len(returns) - 1) * returns[
+            -1
+        ]
         assert found[t] == pytest.approx(mixed, rel=1e-4, abs=1e-4), t

@@ -202,7 +202,9 @@ def test_squashed_head_bounds_the_deviation() -> None:
 
 
 @pytest.mark.parametrize("state_dependent", [True, False])
-def test_a_bounded_gaussian_samples_within_its_bounds_and_keeps_the_density_of_the_normal(state_dependent: bool) -> None:
+def test_a_bounded_gaussian_samples_within_its_bounds_and_keeps_the_density_of_the_normal(
+    state_dependent: bool,
+) -> None:
     head = BoundedGaussianHead(2, log_std_min=-3.0, log_std_max=0.5, state_dependent_std=state_dependent)
     outputs, own = torch.randn(5, head.out) * 4, None if state_dependent else torch.tensor([-9.0, 9.0])
     dist = head.dist(outputs, own)
