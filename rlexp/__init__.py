@@ -16,13 +16,18 @@ if TYPE_CHECKING:
 
 _ALGORITHMS = {  # public name -> config in conf/algo
     "A2C": "a2c",
+    "AWAC": "awac",
+    "AWR": "awr",
+    "BC": "bc",
     "C51": "c51",
     "CRR": "crr",
     "CrossQ": "crossq",
     "DDPG": "ddpg",
     "DQN": "dqn",
     "DiscreteSAC": "discrete_sac",
+    "IQL": "iql",
     "IQN": "iqn",
+    "MARWIL": "marwil",
     "PPO": "ppo",
     "QRDQN": "qrdqn",
     "RLPD": "rlpd",
@@ -31,6 +36,7 @@ _ALGORITHMS = {  # public name -> config in conf/algo
     "SAC": "sac",
     "TD3": "td3",
     "TRPO": "trpo",
+    "XQL": "xql",
 }
 _CONTRIB = {"RecurrentPPO"}  # those that live in rlexp.contrib
 _OTHERS = {"Agent": "rlexp.agent", "Callback": "rlexp.callbacks", "RlexpError": "rlexp.errors"}

@@ -6,7 +6,7 @@ from typing import Any
 
 from rlexp.algos.base import MIXED, OFFLINE, ON_POLICY, Algorithm
 from rlexp.buffers import HerBuffer, ReplayBuffer, RolloutBuffer
-from rlexp.buffers.derived import MC_RETURN, check_derived
+from rlexp.buffers.derived import LAMBDA_RETURN, MC_RETURN, check_derived
 from rlexp.buffers.prioritized import PrioritizedBuffer
 from rlexp.config.component import REGISTRY
 from rlexp.datasets.settings import ObsScaling, Reward
@@ -44,8 +44,12 @@ def check_compatible(name: str, algo: Algorithm, trainer: Trainer, buffer: Any, 
             f"algo={name} squashes its actions into the bounds of the action space, but {spec.id} has none. "
             "Give a bound with env.action_limit=…, or use algo=ppo."
         )
-    if MC_RETURN in check_derived(algo.derived) and algo.schedules.get("gamma") is not None:
-        raise ConfigError(f"algo={name} learns from Monte Carlo returns, which need one γ: drop algo.schedules.gamma.")
+    if check_derived(algo.derived) & {MC_RETURN, LAMBDA_RETURN} and algo.schedules.get("gamma") is not None:
+        raise ConfigError(
+            f"algo={name} learns from returns of whole episodes, which need one γ: drop algo.schedules.gamma."
+        )
+    if LAMBDA_RETURN in algo.derived and getattr(buffer, "n_step", 1) != 1:
+        raise ConfigError(f"algo={name} mixes the returns of all numbers of steps itself: drop buffer.n_step.")
     wanted: type = RolloutBuffer if trainer.loop == ON_POLICY else ReplayBuffer
     if not isinstance(buffer, wanted):
         buffers = [each for each, cls in REGISTRY["buffer"].items() if issubclass(cls, wanted)]
@@ -61,7 +65,9 @@ def check_compatible(name: str, algo: Algorithm, trainer: Trainer, buffer: Any, 
         choices = " or ".join(f"dataset={choice}" for choice in sorted(REGISTRY.get("dataset", {})))
         raise DataError(f"algo={name} learns from data in the {trainer.loop} loop, but dataset is null. Use {choices}.")
     if trainer.loop not in (OFFLINE, MIXED) and dataset is not None:
-        raise ConfigError(f"The {trainer.loop} loop uses no dataset. Leave dataset= out, or use trainer=mixed.")
+        raise ConfigError(
+            f"The {trainer.loop} loop uses no dataset. Leave dataset= out (or set it to null), or use trainer=mixed."
+        )
 
 
 def _algorithms_for(kind: str) -> list[str]:

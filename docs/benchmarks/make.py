@@ -48,6 +48,17 @@ TARGETS = {  # preset: least return, budget, what the budget counts
     "td3_pendulum": (-200, 20_000, "steps"),
     "rlpd_pendulum": (-200, 10_000, "steps"),
     "crr_pendulum": (-250, 30_000, "updates"),
+    "awac_pendulum": (-250, 30_000, "updates"),
+    "iql_pendulum": (-250, 30_000, "updates"),
+    "xql_pendulum": (-250, 30_000, "updates"),
+    "bc_pendulum": (-250, 20_000, "updates"),
+    "awr_pendulum": (-250, 20_000, "updates"),
+    "marwil_pendulum": (-250, 20_000, "updates"),
+    "bc_cartpole": (475, 20_000, "updates"),
+    "marwil_cartpole": (475, 30_000, "updates"),
+    "iql_cartpole": (475, 30_000, "updates"),
+    "awac_cartpole": (475, 30_000, "updates"),
+    "crr_cartpole": (475, 30_000, "updates"),
 }
 
 FAIL = {"ppo_cartpole_masked"}  # presets that show what cannot be learned so: their return stays below the figure

@@ -2,14 +2,19 @@
 
 from rlexp.algos.a2c import A2C
 from rlexp.algos.actor_critic import ActorCritic
+from rlexp.algos.awac import AWAC
+from rlexp.algos.awr import AWR
 from rlexp.algos.base import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
+from rlexp.algos.bc import BC
 from rlexp.algos.c51 import C51
 from rlexp.algos.crossq import CrossQ
 from rlexp.algos.crr import CRR
 from rlexp.algos.ddpg import DDPG
 from rlexp.algos.discrete_sac import DiscreteSAC
 from rlexp.algos.dqn import DQN
+from rlexp.algos.iql import IQL
 from rlexp.algos.iqn import IQN
+from rlexp.algos.marwil import MARWIL
 from rlexp.algos.ppo import PPO
 from rlexp.algos.qrdqn import QRDQN
 from rlexp.algos.rainbow import Rainbow
@@ -17,20 +22,27 @@ from rlexp.algos.rlpd import RLPD
 from rlexp.algos.sac import SAC
 from rlexp.algos.td3 import TD3
 from rlexp.algos.trpo import TRPO
+from rlexp.algos.xql import XQL
 
 __all__ = [
     "A2C",
+    "AWAC",
+    "AWR",
+    "BC",
     "C51",
     "CRR",
     "DDPG",
     "DQN",
+    "IQL",
     "IQN",
+    "MARWIL",
     "PPO",
     "QRDQN",
     "RLPD",
     "SAC",
     "TD3",
     "TRPO",
+    "XQL",
     "ActorCritic",
     "Algorithm",
     "CrossQ",

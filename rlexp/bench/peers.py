@@ -252,7 +252,7 @@ def _d3rlpy(config: dict[str, Any], name: str, arguments: Settings, networks: tu
     _refuse_model_settings(model)
     return {
         "class": name,
-        "arguments": {"gamma": config["algo"]["gamma"], "batch_size": config["trainer"]["batch_size"], **arguments},
+        "arguments": {"batch_size": config["trainer"]["batch_size"], **arguments},
         "hidden": list(model["hidden"] or (256, 256)),
         "networks": list(networks),  # arguments that take an encoder of those widths
         "data": config["dataset"]["path"],
@@ -263,7 +263,7 @@ def _d3rlpy(config: dict[str, Any], name: str, arguments: Settings, networks: tu
 def _d3rlpy_crr(config: dict[str, Any]) -> Settings:
     algo = config["algo"]
     same = ("actor_learning_rate", "critic_learning_rate", "beta", "n_action_samples", "max_weight", "n_critics", "tau")
-    arguments = {name: algo[name] for name in same} | {
+    arguments = {name: algo[name] for name in ("gamma", *same)} | {
         "advantage_type": algo["advantage_type"],
         "weight_type": algo["weight_type"],
         "target_update_type": "soft",
@@ -271,7 +271,36 @@ def _d3rlpy_crr(config: dict[str, Any]) -> Settings:
     return _d3rlpy(config, "CRR", arguments, ("actor_encoder_factory", "critic_encoder_factory"))
 
 
-D3RLPY: dict[str, Callable[[dict[str, Any]], Settings]] = {"CRR": _d3rlpy_crr}
+def _d3rlpy_awac(config: dict[str, Any]) -> Settings:
+    """Its weights are a softmax over the batch and its loss a sum: other numbers, as much to compute."""
+    algo = config["algo"]
+    same = ("gamma", "actor_learning_rate", "critic_learning_rate", "n_action_samples", "n_critics", "tau")
+    arguments = {name: algo[name] for name in same} | {"lam": algo["beta"]}
+    return _d3rlpy(config, "AWAC", arguments, ("actor_encoder_factory", "critic_encoder_factory"))
+
+
+def _d3rlpy_iql(config: dict[str, Any]) -> Settings:
+    algo = config["algo"]
+    _refuse(algo["value_learning_rate"] != algo["critic_learning_rate"], "value_learning_rate")
+    same = ("gamma", "actor_learning_rate", "critic_learning_rate", "n_critics", "tau", "expectile", "max_weight")
+    arguments = {name: algo[name] for name in same} | {"weight_temp": algo["beta"]}
+    networks = ("actor_encoder_factory", "critic_encoder_factory", "value_encoder_factory")
+    return _d3rlpy(config, "IQL", arguments, networks)
+
+
+def _d3rlpy_bc(config: dict[str, Any]) -> Settings:
+    algo = config["algo"]
+    kind = {"mse": "deterministic", "nll": "stochastic"}[algo["objective"]]
+    arguments = {"learning_rate": algo["learning_rate"], "policy_type": kind}
+    return _d3rlpy(config, "BC", arguments, ("encoder_factory",))
+
+
+D3RLPY: dict[str, Callable[[dict[str, Any]], Settings]] = {
+    "AWAC": _d3rlpy_awac,
+    "BC": _d3rlpy_bc,
+    "CRR": _d3rlpy_crr,
+    "IQL": _d3rlpy_iql,
+}
 
 
 # ---- shared

@@ -114,6 +114,36 @@ WORKLOADS = (
         aim=3,
     ),
     Workload(
+        "iql_offline",
+        "IQL offline, 17 observations, 6 actions, batch 256",
+        ("algo=iql", "algo.schedules.actor_learning_rate=null"),  # d3rlpy has none unless it is told to
+        peer="d3rlpy",
+        unit="updates",
+        data=100_000,
+        least=2.5,
+        aim=3,
+    ),
+    Workload(
+        "awac_offline",
+        "AWAC offline, 17 observations, 6 actions, batch 256",
+        ("algo=awac",),
+        peer="d3rlpy",
+        unit="updates",
+        data=100_000,
+        least=2.5,
+        aim=3,
+    ),
+    Workload(
+        "bc_offline",
+        "BC offline, 17 observations, 6 actions, batch 256",
+        ("algo=bc", "algo.objective=mse"),
+        peer="d3rlpy",
+        unit="updates",
+        data=100_000,
+        least=2,
+        aim=3,
+    ),
+    Workload(
         "discrete_sac_cartpole",
         "Discrete SAC CartPole, the zoo's preset, compiled against eager",
         # Networks of 64: those of 256 spend three quarters of an eager update in matrix products already.

@@ -6,6 +6,9 @@ episode, and at the newest row of a running one, it is the row's own action. It 
 ``mc_return`` [B] is the discounted return of the rest of the episode under the run's γ. Nothing is bootstrapped: where
 an episode was truncated, or is still running, it is the return of the rewards seen so far, a lower bound if rewards are
 not negative. It is kept up to date as rewards come, and being a function of what is stored it needs no saving.
+
+``lambda_return`` [B] is the TD(λ) return by the algorithm's ``value`` and ``td_lambda``, of a dataset as a whole: the
+offline loop computes it anew after every ``return_interval`` updates, and saves it.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ import numpy as np
 
 from rlexp.errors import ConfigError
 
-MC_RETURN, NEXT_ACTION = "mc_return", "next_action"
-DERIVED = frozenset({MC_RETURN, NEXT_ACTION})
+MC_RETURN, NEXT_ACTION, LAMBDA_RETURN = "mc_return", "next_action", "lambda_return"
+DERIVED = frozenset({MC_RETURN, NEXT_ACTION, LAMBDA_RETURN})
 _NEGLIGIBLE = 1e-12  # a reward that counts for less than this is not carried further back
 
 
@@ -42,6 +45,19 @@ def discounted_returns(reward: np.ndarray, ended: np.ndarray, gamma: float) -> n
             backwards.append(following)
         returns[part] = backwards[::-1]
     return returns
+
+
+def lambda_returns(
+    reward: np.ndarray,
+    discount: np.ndarray,
+    ended: np.ndarray,
+    value: np.ndarray,
+    next_value: np.ndarray,
+    decay: float,
+) -> np.ndarray:
+    """[B] float32: V(s_t) + Σ_k decayᵏ δ_{t+k} to the episode's end, δ = r + discount · V(s′) − V(s), decay = γλ."""
+    delta = reward + discount * next_value - value
+    return value + discounted_returns(delta, ended, decay)
 
 
 class ReturnsToGo:

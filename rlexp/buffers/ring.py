@@ -8,14 +8,22 @@ observation lies in a side store. n-step windows are put together when sampled. 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 
-from rlexp.buffers.derived import MC_RETURN, NEXT_ACTION, ReturnsToGo, check_derived, discounted_returns
+from rlexp.buffers.derived import (
+    LAMBDA_RETURN,
+    MC_RETURN,
+    NEXT_ACTION,
+    ReturnsToGo,
+    check_derived,
+    discounted_returns,
+    lambda_returns,
+)
 from rlexp.buffers.final_obs import FinalObs
 from rlexp.buffers.ring_state import RingState
 from rlexp.config.component import component
@@ -36,6 +44,7 @@ Columns = Mapping[str, tuple[tuple[int, ...], str]]  # name -> (shape of one row
 
 TERMINATED, TRUNCATED = 1, 2  # flags of a transition; 0: the episode went on
 MAX_N_STEP = 10_000  # a batch costs as many passes over it
+_CHUNK = 4096  # rows of a dataset valued at a time
 _BOOKKEEPING = 4 + 1 + 8  # bytes of reward, flag and number of the end
 
 
@@ -114,6 +123,7 @@ class ReplayBuffer(RingState):
         names = check_derived(names)
         self._next_actions = NEXT_ACTION in names
         self._returns = ReturnsToGo(self._ring, self._num_envs, gamma) if MC_RETURN in names else None
+        self.lambda_returns = np.zeros(self._flat, np.float32) if LAMBDA_RETURN in names else None  # set by their owner
         self._gamma = gamma
 
     def set_gamma(self, gamma: float) -> None:
@@ -344,11 +354,24 @@ class ReplayBuffer(RingState):
         columns = {name: column.take(index, 0) for name, column in self._extras.items()}
         if self._returns is not None:
             columns[MC_RETURN] = self._returns.flat.take(index)
+        if self.lambda_returns is not None:
+            columns[LAMBDA_RETURN] = self.lambda_returns.take(index)
         if self._next_actions:
             unknown = (flag != 0) | (last // self._num_envs == (self._cursor - 1) % self._ring)
             place = np.where(unknown, last, (last + self._num_envs) % self._flat)
             columns[NEXT_ACTION] = self._action.take(place, 0)
         return columns
+
+    def value_dataset(self, values: Callable[[Batch], tuple[np.ndarray, np.ndarray]], td_lambda: float) -> None:
+        """Compute ``lambda_return`` of the dataset that :meth:`extend` loaded; ``values`` gives V(s) and V(s′)."""
+        assert self.lambda_returns is not None
+        rows = [np.arange(start, min(start + _CHUNK, self._rows)) for start in range(0, self._rows, _CHUNK)]
+        parts = []
+        for index in rows:
+            batch = self.gather(index)
+            parts.append((batch.reward.numpy(), batch.discount.numpy(), self._flag[index] != 0, *values(batch)))
+        columns = [np.concatenate(part) for part in zip(*parts)]
+        self.lambda_returns[: self._rows] = lambda_returns(*columns, decay=self._gamma * td_lambda)
 
     def _derive_again(self) -> None:
         """After rows were put back: the same sums in the same order as when they were collected, so the same bits."""

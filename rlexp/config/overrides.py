@@ -21,6 +21,7 @@ _DIGITS = "another would change the numbers that the run goes on to"
 KEPT = {  # what a saved run cannot exchange, and why
     **dict.fromkeys(("algo", "env", "model", "buffer", "trainer", "dataset"), _STATE),
     **dict.fromkeys(("compile", "threads", "precision"), _DIGITS),
+    "trainer.best_episodes": "its random numbers choose among these episodes",
     "buffer.alpha": "the priorities in its checkpoints are of that power",
     "zoo": "it was composed when it began",
     "seed": "its random numbers go on where they stopped",

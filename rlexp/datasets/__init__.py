@@ -1,7 +1,8 @@
-"""Where offline transitions come from: files, a random policy, the replay buffers of earlier runs. Free of torch."""
+"""Where offline transitions come from: files, a random policy, memory or best agent of an earlier run. Free of torch."""
 
 from rlexp.datasets.base import Dataset
 from rlexp.datasets.combined import CombinedDataset
+from rlexp.datasets.expert import ExpertDataset
 from rlexp.datasets.files import Hdf5Dataset, NpzDataset
 from rlexp.datasets.minari import MinariDataset
 from rlexp.datasets.random import RandomDataset
@@ -11,6 +12,7 @@ from rlexp.datasets.transitions import Transitions
 __all__ = [
     "CombinedDataset",
     "Dataset",
+    "ExpertDataset",
     "Hdf5Dataset",
     "MinariDataset",
     "NpzDataset",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlexp.config.component import component
 from rlexp.datasets.files import read_npz, save_npz
-from rlexp.datasets.random import cache_directory
 from rlexp.datasets.settings import DatasetSettings
+from rlexp.datasets.trained import preset_folder, trained_preset
 from rlexp.datasets.transitions import Transitions, joined
 from rlexp.errors import CheckpointError, ConfigError, DataError
 
@@ -39,45 +37,12 @@ class ReplayDataset(DatasetSettings):
         """The memory's content in environment units, in time order."""
         if self.run is not None:
             return self.prepared(read_memory(Path(self.run)), env.spec(), f"the replay memory of {self.run}")
-        path = self._cache_path()
+        folder = preset_folder(self.zoo, self.seed)
+        path = folder.with_name(f"{folder.name}.npz")
         if not path.exists():
-            self._train(path)
+            save_npz(path, read_memory(trained_preset(self.zoo, self.seed, "the replay memory", self.report)))
+            self.report(f"The dataset is kept as {path}.")
         return self.prepared(Transitions.from_d4rl(read_npz(path), str(path)), env.spec(), str(path))
-
-    def _train(self, path: Path) -> None:
-        from rlexp.runner import Runner
-
-        self.report(
-            f"The dataset is the replay memory of zoo={self.zoo}, which is now trained once (seed {self.seed})."
-        )
-        folder = path.with_suffix("")
-        if (folder / "run.json").exists():
-            from rlexp.config.trust import EVERYTHING
-            from rlexp.resuming import resume_run
-
-            resume_run(folder, trust=EVERYTHING)
-        else:
-            Runner(self._config()).train(folder, ["dataset=replay"])
-        save_npz(path, read_memory(folder))
-        self.report(f"The dataset is kept as {path}.")
-
-    def _config(self) -> dict[str, Any]:
-        from rlexp.config.compose import choices, compose
-        from rlexp.config.messages import suggest
-
-        # A name only: Hydra would follow a path to a file anywhere, and this may come out of a stranger's config.
-        if self.zoo not in (presets := choices("zoo")):
-            raise ConfigError(f"dataset.zoo={self.zoo!r} is not a preset.{suggest(str(self.zoo), presets)}")
-        # One thread and no compiler: everyone gets the same data, whatever the machine.
-        return compose(
-            [f"zoo={self.zoo}", f"seed={self.seed}", "name=dataset", "threads=1", "compile=false", "device=cpu"]
-        )
-
-    def _cache_path(self) -> Path:
-        """Named by the whole config of the training."""
-        config = {key: value for key, value in self._config().items() if key not in ("progress", "logger")}
-        digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
-        return cache_directory() / "datasets" / f"replay-{self.zoo}-{digest[:16]}.npz"
 
 
 @component("dataset", "run")

@@ -169,6 +169,27 @@ class Transitions:
         whole = (self.terminated | self.truncated)[last]
         return returns[whole] if whole.any() else returns
 
+    def best_episodes(self, share: float) -> Transitions:
+        """The ``share`` of the episodes (at least one) whose undiscounted return is highest, in their old order.
+
+        A last episode without an end is left out: what it would have come to is not known.
+        """
+        ends = np.flatnonzero(self.terminated | self.truncated | self.breaks())
+        if not len(ends):
+            raise DataError(
+                "The dataset has no complete episode to choose by its return. Leave trainer.best_episodes=1."
+            )
+        number = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=-1))  # of each row's episode
+        returns = np.bincount(number, self.reward[: len(number)].astype(np.float64))
+        best = np.argsort(-returns, kind="stable")[: max(1, round(share * len(ends)))]
+        keep = np.flatnonzero(np.isin(number, best))
+        columns = {name: getattr(self, name)[keep] for name in ("action", "reward", "terminated", "truncated")}
+        obs, next_obs = (tree_map(lambda leaf: leaf[keep], tree) for tree in (self.obs, self.next_obs))
+        last = np.cumsum([rows for rows, _ in self.sources])
+        kept = np.diff(np.searchsorted(keep, last), prepend=0).tolist()  # rows of each source
+        sources = tuple((rows, weight) for rows, (_, weight) in zip(kept, self.sources) if rows)
+        return replace(self, obs=obs, next_obs=next_obs, sources=sources, **columns)
+
     @property
     def sha256(self) -> str:
         """What identifies the data: a hash over names, dtypes, shapes and contents."""

@@ -206,6 +206,33 @@ class SquashedGaussian(DiagGaussian):
     # kl is the Gaussians' own: a bijection of the actions does not change it
 
 
+class BoundedGaussian(DiagGaussian):
+    """Independent normals with means in (−1, 1), whose samples are clipped to [−1, 1].
+
+    Unlike a squashed one it gives actions on the bounds, of which replay data hold many, a finite density: that of the
+    normal before it is clipped.
+    """
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """mean + std · noise within the bounds; noise ``[..., B, D]`` may bring several samples of each row."""
+        return super().sample(noise).clamp(-1, 1)
+
+
+class Deterministic(Distribution):
+    """All mass on one action ``[B, D]``: for policies that only clone. It has no density."""
+
+    def __init__(self, action: Tensor) -> None:
+        self.action = action
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """The action, whatever the noise."""
+        return self.action
+
+    def mode(self) -> Tensor:
+        """The action."""
+        return self.action
+
+
 # ---- from network outputs to distributions
 
 
@@ -331,6 +358,41 @@ class SquashedGaussianHead(PolicyHead):
     ) -> Tensor:
         """Normal noise ``[*batch, D]``."""
         return torch.randn(*batch, self.dim, generator=generator, device=device)
+
+
+class BoundedGaussianHead(PolicyHead):
+    """tanh means, with log_stds per state or in a parameter of their own, clamped."""
+
+    def __init__(self, dim: int, *, log_std_min: float, log_std_max: float, state_dependent_std: bool = True) -> None:
+        self.dim = dim
+        self.out = 2 * dim if state_dependent_std else dim
+        self.needs_log_std = not state_dependent_std
+        self.log_std_min, self.log_std_max = log_std_min, log_std_max
+
+    def dist(self, outputs: Tensor, log_std: Tensor | None = None) -> BoundedGaussian:
+        """Outputs are means before their tanh, then log_stds."""
+        mean = outputs
+        if not self.needs_log_std:
+            mean, log_std = outputs.chunk(2, -1)
+        assert log_std is not None, "BoundedGaussianHead without state_dependent_std needs a log_std"
+        return BoundedGaussian(mean.tanh(), log_std.clamp(self.log_std_min, self.log_std_max))
+
+    def draw_noise(
+        self, *batch: int, generator: torch.Generator | None = None, device: torch.device | str | None = None
+    ) -> Tensor:
+        """Normal noise ``[*batch, D]``."""
+        return torch.randn(*batch, self.dim, generator=generator, device=device)
+
+
+class DeterministicHead(PolicyHead):
+    """One action in (−1, 1) for each state."""
+
+    def __init__(self, dim: int) -> None:
+        self.out = dim
+
+    def dist(self, outputs: Tensor, log_std: Tensor | None = None) -> Deterministic:
+        """Outputs are actions before their tanh."""
+        return Deterministic(outputs.tanh())
 
 
 _HEADS: dict[str, Callable[[ActionSpec], PolicyHead]] = {

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
 
 from rlexp.algos.base import OFFLINE
 from rlexp.buffers import ReplayBuffer
+from rlexp.buffers.derived import LAMBDA_RETURN
 from rlexp.config.component import component
-from rlexp.config.fields import Count, Natural, Size
-from rlexp.errors import DataError
+from rlexp.config.fields import Count, Natural, Range, Size
+from rlexp.errors import CheckpointError, DataError
 from rlexp.seeding import derive_seed
 from rlexp.trainers.from_memory import FromMemory, sample_batches
+from rlexp.types import Batch
 
 BATCHES_AT_ONCE = 16  # gathered together; never across an interval's end, so that a checkpoint falls between gathers
+Share = Annotated[float, Range(0, 1, open_low=True)]
 
 
 @component("trainer")
@@ -27,6 +33,7 @@ class Offline(FromMemory):
     total_steps: int = field(init=False, default=0)
     total_updates: Count = 100_000  # budget in gradient updates
     batch_size: Size = 256  # transitions in an update
+    best_episodes: Share = 1.0  # part of the dataset's episodes that is learned from, those of the highest return
     log_interval: Count = 1_000  # updates between rows of metrics
     eval_interval: Natural = 10_000  # updates between evaluations; 0: only at the end
     checkpoint_interval: Natural = 10_000  # updates between checkpoints; 0: only at a new best and at the end
@@ -35,6 +42,9 @@ class Offline(FromMemory):
         """Load the dataset into memory."""
         assert isinstance(self.work.buffer, ReplayBuffer)
         self.buffer = self.work.buffer
+        if self.best_episodes < 1:
+            assert self.work.dataset is not None
+            self.work.dataset = self.work.dataset.best_episodes(self.best_episodes)
         load_dataset(self.buffer, self.work, float(self.algo.gamma))
 
     def iterate(self) -> None:
@@ -43,7 +53,19 @@ class Offline(FromMemory):
         How many are gathered depends on the intervals, which must not change what is learned.
         """
         k = self.until_next_event(1 if self.algo.scheduled or self.buffer.adaptive else BATCHES_AT_ONCE)
+        if self.buffer.lambda_returns is not None:
+            interval = self.algo.return_interval
+            if self.updates % interval == 0:
+                self.buffer.value_dataset(self.values, float(self.algo.td_lambda))
+            k = min(k, interval - self.updates % interval)
         self.learn_from(sample_batches(self.buffer, self.batch_size, k, self.progress), k)
+
+    def values(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        """V of the states and next states of a batch, by the networks of now."""
+        batch = self.policy.prepare(batch)
+        with torch.no_grad():
+            value, next_value = (self.algo.value(obs).numpy(force=True) for obs in (batch.obs, batch.next_obs))
+        return value, next_value
 
     @property
     def clock(self) -> int:
@@ -60,13 +82,22 @@ class Offline(FromMemory):
         return self.total_updates
 
     def loop_state(self) -> dict[str, Any]:
-        """The sampler's random state, and which data it samples from."""
-        return {"buffer": self.buffer.state_dict(rows=False)} | dataset_state(self.work)
+        """The sampler's random state, and which data it samples from; returns that earlier networks gave them."""
+        state = {"buffer": self.buffer.state_dict(rows=False)} | dataset_state(self.work)
+        returns = self.buffer.lambda_returns
+        return state if returns is None else state | {LAMBDA_RETURN: returns.copy()}
 
     def load_loop_state(self, state: dict[str, Any], segments: dict[str, Any]) -> None:
         """Continue sampling where it stopped, if the data are the same."""
         check_dataset(state["dataset"], self.work.dataset_hash)
         self.buffer.load_state_dict(state["buffer"])
+        if self.buffer.lambda_returns is not None:
+            saved = state.get(LAMBDA_RETURN)
+            if not isinstance(saved, np.ndarray) or saved.shape != self.buffer.lambda_returns.shape:
+                raise CheckpointError(
+                    "The checkpoint lacks the returns of its dataset, or is damaged. Use an older one."
+                )
+            self.buffer.lambda_returns[:] = saved
 
 
 def load_dataset(buffer: ReplayBuffer, work: Any, gamma: float) -> None:

@@ -32,6 +32,7 @@ SMALL = {
     "target_interval": 3,
     "sequence_length": 4,
     "actor_interval": 1,
+    "return_interval": 25,
 }  # for the algorithms that have such a field
 QUIET = ["compile=false", "threads=1", "progress=none", "device=cpu", "model.hidden=[16]"]
 INTERVALS = ["trainer.log_interval=20", "trainer.eval_interval=60", "trainer.checkpoint_interval=40"]
@@ -67,7 +68,7 @@ def small_overrides(name: str, loop: str | None = None) -> list[str]:
     if loop in (REPLAY, MIXED):
         # Trainings at 70 and 105 steps: a resume from 80 has to know the metrics of the first one.
         given += ["trainer.learning_starts=52", "trainer.train_frequency=35", "trainer.gradient_updates_per_step=12"]
-    return given + (["dataset=random", "dataset.size=100"] if loop in (OFFLINE, MIXED) else [])
+    return given + (["dataset=random", "dataset.size=100"] if loop in (OFFLINE, MIXED) else ["dataset=null"])
 
 
 @functools.cache
@@ -142,6 +143,9 @@ def random_batch(algo: Algorithm, rows: int = 8, seed: int = 0, *, weighted: boo
         action = rng.uniform(-1, 1, (rows, spec.action.dim)).astype(np.float32)
     else:
         action = spec.action.sample(rows, rng)
+    extras = {name: rng.normal(size=rows).astype(np.float32) for name in sorted(algo.derived)}
+    if "next_action" in extras:
+        extras["next_action"] = rng.permutation(action)
     discount = np.where(np.arange(rows) % 4 == 3, 0.0, float(algo.gamma)).astype(np.float32)
     return Batch(
         obs=as_tensors(random_obs(spec, rng, rows)),
@@ -150,6 +154,7 @@ def random_batch(algo: Algorithm, rows: int = 8, seed: int = 0, *, weighted: boo
         next_obs=as_tensors(random_obs(spec, rng, rows)),
         discount=torch.from_numpy(discount),
         weight=torch.from_numpy(rng.uniform(0.5, 1.5, rows).astype(np.float32)) if weighted else None,
+        extras={name: torch.from_numpy(column) for name, column in extras.items()},
     )
 
 

@@ -328,7 +328,8 @@ def test_weights_depend_on_the_seed_alone(name: str) -> None:
 @pytest.mark.parametrize("name", ALGOS)
 def test_agents_in_one_process_share_nothing(name: str) -> None:
     alone, beside = small_algo(name), small_algo(name)
-    other = small_algo(name, "algo.gamma=0.5", seed=1)
+    setting = next(iter(schedulable(algorithm(name))))  # γ, where there is one
+    other = small_algo(name, f"algo.{setting}={other_value(name, setting)}", seed=1)
     for step in range(3):
         data = data_for(alone, seed=step)
         alone.update(data)

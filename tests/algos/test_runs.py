@@ -225,7 +225,8 @@ def test_every_kind_of_observation_trains(name: str, obs: str, tmp_path: Path) -
 
 
 def short_run(name: str, kind: str, obs: str, tmp_path: Path) -> None:
-    changes = ("trainer.total_steps=40", "trainer.eval_interval=0", "trainer.checkpoint_interval=0")
+    budget = "total_updates" if "total_updates" in small_config(name)["trainer"] else "total_steps"
+    changes = (f"trainer.{budget}=40", "trainer.eval_interval=0", "trainer.checkpoint_interval=0")
     if "learning_starts" in small_config(name)["trainer"]:
         changes += ("trainer.learning_starts=10",)
     runner = Runner(small_config(name, None, kind, obs, changes))

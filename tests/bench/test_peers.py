@@ -88,6 +88,28 @@ def test_d3rlpy_gets_the_same_ensemble_and_soft_targets():
 
 
 @pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("iql", {"weight_temp": 3.0, "expectile": 0.7, "max_weight": 100.0, "gamma": 0.99, "tau": 0.005}),
+        ("awac", {"lam": pytest.approx(1 / 3), "n_action_samples": 1, "n_critics": 2, "gamma": 0.99}),
+        ("bc", {"policy_type": "deterministic", "learning_rate": 3e-4, "batch_size": 256}),
+    ],
+)
+def test_d3rlpy_gets_the_settings_of_the_algorithms_that_clone(name, expected):
+    (work,) = select([f"{name}_offline"])
+    settings = translate("d3rlpy", config_of(work, "data.npz"))
+    assert (settings["class"], settings["hidden"]) == (name.upper(), [256, 256])
+    assert {key: settings["arguments"][key] for key in expected} == expected
+    assert ("gamma" in settings["arguments"]) == (name != "bc")
+
+
+def test_d3rlpy_has_one_learning_rate_for_the_values_of_iql():
+    overrides = ["algo=iql", "env=pendulum", "algo.schedules.actor_learning_rate=null", "algo.value_learning_rate=1e-3"]
+    with pytest.raises(ConfigError, match="value_learning_rate"):
+        translate("d3rlpy", compose(overrides))
+
+
+@pytest.mark.parametrize(
     ("overrides", "what"),
     [
         (["algo=ppo", "env.normalize_obs=true"], "normalised"),

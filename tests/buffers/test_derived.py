@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_ring import DICT, RUNNING, TERMINATED, TRUNCATED, VECTOR, NaiveBuffer, World
 
-from rlexp.buffers.derived import discounted_returns
+from rlexp.buffers.derived import discounted_returns, lambda_returns
 from rlexp.buffers.prioritized import PrioritizedBuffer
 from rlexp.buffers.ring import ReplayBuffer
 from rlexp.datasets.transitions import Transitions
@@ -146,3 +146,41 @@ def test_only_what_is_asked_for_is_delivered():
 def test_a_column_that_nobody_can_derive_is_refused():
     with pytest.raises(ConfigError, match=r"'advantage'.*mc_return"):
         build(names=frozenset({"advantage"}))
+
+
+# ---- lambda_return
+
+
+def test_lambda_returns_by_hand():
+    # V = 10, 20, 30 and 40 of the next state; γ = 0.5; the second episode is terminated at once
+    value, next_value = np.array([10.0, 20.0, 30.0]), np.array([20.0, 40.0, 99.0])
+    reward, discount, ended = np.ones(3), np.array([0.5, 0.5, 0.0]), np.array([False, True, True])
+    # λ = 1: 1 + 0.5 (1 + 0.5 · 40), 1 + 0.5 · 40, 1.  λ = 0: 1 + 0.5 V(s′)
+    assert lambda_returns(reward, discount, ended, value, next_value, 0.5).tolist() == [11.5, 21.0, 1.0]
+    assert lambda_returns(reward, discount, ended, value, next_value, 0.0).tolist() == [11.0, 21.0, 1.0]
+
+
+def test_lambda_returns_of_a_dataset_mix_the_n_step_returns_of_each_row():
+    rng = np.random.default_rng(0)
+    count, lam = 23, 0.7
+    obs = rng.normal(size=(count + 1, 3)).astype(np.float32)
+    terminated, truncated = np.arange(count) == 8, np.arange(count) == 15
+    next_obs = obs[1:] + np.where(terminated | truncated, 1.0, 0.0)[:, None].astype(np.float32)
+    reward = rng.normal(size=count).astype(np.float32)
+    action = np.zeros((count, *VECTOR.action.shape), VECTOR.action.dtype)
+    buffer = build(rows=count, names={"lambda_return"})
+    buffer.extend(Transitions(obs[:-1], action, reward, next_obs, terminated, truncated))
+    v = lambda states: states.sum(-1)  # noqa: E731
+    buffer.value_dataset(lambda batch: (v(batch.obs.numpy()), v(batch.next_obs.numpy())), lam)
+    found = buffer.gather(np.arange(count)).extras["lambda_return"].numpy()
+    for t in range(count):
+        end = min(e for e in (8, 15, count - 1) if e >= t)
+        returns, total = [], 0.0  # G^(1), G^(2), … up to the end of the episode
+        for n in range(1, end - t + 2):
+            total += GAMMA ** (n - 1) * reward[t + n - 1]
+            bootstrap = 0.0 if terminated[t + n - 1] else v(next_obs[t + n - 1])
+            returns.append(total + GAMMA**n * bootstrap)
+        mixed = (1 - lam) * sum(lam**k * g for k, g in enumerate(returns[:-1])) + lam ** (len(returns) - 1) * returns[
+            -1
+        ]
+        assert found[t] == pytest.approx(mixed, rel=1e-4, abs=1e-4), t

@@ -42,16 +42,20 @@ MISTAKES = {
     "bounds of the action space, but tests.counting:Counting-v0 has none. Give a bound with env.action_limit=…",
     "algo=ppo trainer=offline": "algo=ppo cannot learn in the offline loop. Use trainer=on_policy.",
     "algo=crr env=pendulum trainer=replay": "algo=crr cannot learn in the replay loop. Use trainer=offline.",
+    "algo=awr env=pendulum buffer.n_step=3": "algo=awr mixes the returns of all numbers of steps itself: drop ",
+    "algo=bc env=cartpole algo.objective=mse": "algo.objective=mse is a distance between continuous actions. Use ",
+    "algo=iql env=pendulum trainer=replay": "The replay loop uses no dataset. Leave dataset= out (or set it to null)",
     "algo=ppo buffer=replay": "The on_policy loop needs buffer=rollout.",
     "algo=ppo dataset=random": "The on_policy loop uses no dataset. Leave dataset= out",
     # data
     "algo=crr env=pendulum dataset=null": "algo=crr learns from data in the offline loop, "
-    "but dataset is null. Use dataset=hdf5 or ",
+    "but dataset is null. Use dataset=",
     "algo=rlpd env=pendulum dataset=null": "algo=rlpd learns from data in the mixed loop, "
-    "but dataset is null. Use dataset=hdf5 or ",
+    "but dataset is null. Use dataset=",
     "algo=crr env=pendulum dataset=npz dataset.path=no.npz": "The dataset no.npz does not exist. Set dataset.path ",
     "algo=crr env=pendulum dataset=hdf5 dataset.path=no.h5": "The dataset no.h5 does not exist. Set dataset.path ",
     "algo=crr env=pendulum dataset=replay": "dataset=replay: set one of dataset.run=… (a run directory) and ",
+    "algo=bc env=pendulum dataset=expert": "dataset=expert: set one of dataset.run=… (a run directory) and ",
     "algo=crr env=pendulum dataset=replay dataset.run=no": "There is no run directory at ",
     "algo=crr env=pendulum dataset=replay dataset.zoo=no": "dataset.zoo='no' is not a preset. There are: ",
     # environments

@@ -235,3 +235,45 @@ def test_wrong_keys_and_lengths_are_named(change, message):
     change(arrays)
     with pytest.raises(DataError, match=message):
         Transitions.from_d4rl(arrays, "file")
+
+
+def test_the_best_episodes_are_those_of_the_highest_return_in_their_old_order():
+    data = vector_data(12)  # rows 0–3, 4–7, and 8–11 without an end
+    reward = np.array([0, 0, 0, 5, 1, 1, 1, 1, 100, 100, 100, 100], np.float32)
+    data = dataclasses.replace(data, reward=reward)
+    half = data.best_episodes(0.5)
+    assert half.reward.tolist() == [0, 0, 0, 5]
+    assert (half.terminated.tolist(), half.truncated.any()) == ([False, False, False, True], False)
+    np.testing.assert_array_equal(half.obs, data.obs[:4])
+    np.testing.assert_array_equal(half.next_obs, data.next_obs[:4])
+    assert data.best_episodes(1.0).reward.tolist() == reward[:8].tolist()  # what the last would come to is unknown
+    assert dataclasses.replace(data, reward=-reward).best_episodes(0.01).reward.tolist() == [
+        -1,
+        -1,
+        -1,
+        -1,
+    ]  # at least one
+
+
+def test_episodes_of_equal_return_are_taken_from_the_front_and_dicts_go_along():
+    data = dict_data(6)
+    data = dataclasses.replace(data, reward=np.ones(6, np.float32), truncated=np.array([False, True] * 3))
+    best = data.best_episodes(0.34)
+    assert len(best) == 2
+    for name, leaf in best.obs.items():
+        np.testing.assert_array_equal(leaf, data.obs[name][:2])
+
+
+def test_sources_keep_their_weights_for_the_episodes_that_are_left():
+    data = vector_data(16)
+    data = dataclasses.replace(data, truncated=np.arange(16) % 4 == 3, terminated=np.zeros(16, bool))
+    data = dataclasses.replace(data, reward=np.repeat([4.0, 1.0, 3.0, 2.0], 4).astype(np.float32))
+    data = dataclasses.replace(data, sources=((4, 0.5), (4, 0.2), (8, 0.3)))
+    assert data.best_episodes(0.5).sources == ((4, 0.5), (4, 0.3))  # nothing of the second is left
+    assert vector_data(12).best_episodes(0.5).sources == ()
+
+
+def test_without_a_complete_episode_there_is_no_best_one():
+    data = vector_data(3)
+    with pytest.raises(DataError, match=r"trainer\.best_episodes=1"):
+        data.best_episodes(0.5)

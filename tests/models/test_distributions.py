@@ -11,7 +11,9 @@ from torch import distributions as reference
 from rlexp.envs.spec import ActionSpec
 from rlexp.models.distributions import (
     Bernoulli,
+    BoundedGaussianHead,
     Categorical,
+    DeterministicHead,
     DiagGaussian,
     MultiCategoricalHead,
     SquashedGaussian,
@@ -197,3 +199,30 @@ def test_squashed_head_bounds_the_deviation() -> None:
     assert own_std.out == 2
     assert own_std.needs_log_std
     assert own_std.dist(torch.zeros(5, 2), torch.zeros(2)).log_prob(torch.zeros(5, 2)).shape == (5,)
+
+
+@pytest.mark.parametrize("state_dependent", [True, False])
+def test_a_bounded_gaussian_samples_within_its_bounds_and_keeps_the_density_of_the_normal(
+    state_dependent: bool,
+) -> None:
+    head = BoundedGaussianHead(2, log_std_min=-3.0, log_std_max=0.5, state_dependent_std=state_dependent)
+    outputs, own = torch.randn(5, head.out) * 4, None if state_dependent else torch.tensor([-9.0, 9.0])
+    dist = head.dist(outputs, own)
+    mean, log_std = outputs.chunk(2, -1) if state_dependent else (outputs, own)
+    theirs = reference.Independent(reference.Normal(mean.tanh(), log_std.clip(-3.0, 0.5).exp()), 1)
+    action = torch.tensor([1.0, -1.0]).expand(5, 2)  # on the bounds
+    torch.testing.assert_close(dist.log_prob(action), theirs.log_prob(action))
+    noise = head.draw_noise(300, 5, generator=generator())
+    sample = dist.sample(noise)
+    assert sample.shape == (300, 5, 2)
+    torch.testing.assert_close(sample, (theirs.mean + theirs.stddev * noise).clip(-1, 1))
+    assert (sample.abs() == 1).any()
+    assert torch.equal(dist.mode(), mean.tanh())
+
+
+def test_a_deterministic_policy_has_one_action_whatever_the_noise() -> None:
+    head = DeterministicHead(2)
+    outputs = torch.randn(5, head.out)
+    dist = head.dist(outputs)
+    assert torch.equal(dist.sample(head.draw_noise(5, generator=generator())), outputs.tanh())
+    assert torch.equal(dist.mode(), outputs.tanh())
