@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 _ALGORITHMS = {  # public name -> config in conf/algo
     "A2C": "a2c",
     "C51": "c51",
+    "CQL": "cql",
     "CRR": "crr",
+    "CalQL": "cal_ql",
     "DQN": "dqn",
     "DiscreteSAC": "discrete_sac",
+    "EDAC": "edac",
     "IQN": "iqn",
     "PPO": "ppo",
     "QRDQN": "qrdqn",
@@ -27,6 +30,7 @@ _ALGORITHMS = {  # public name -> config in conf/algo
     "Rainbow": "rainbow",
     "RecurrentPPO": "recurrent_ppo",
     "SAC": "sac",
+    "SACN": "sac_n",
     "TRPO": "trpo",
 }
 _CONTRIB = {"RecurrentPPO"}  # those that live in rlexp.contrib

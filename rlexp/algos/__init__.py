@@ -4,30 +4,38 @@ from rlexp.algos.a2c import A2C
 from rlexp.algos.actor_critic import ActorCritic
 from rlexp.algos.base import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
 from rlexp.algos.c51 import C51
+from rlexp.algos.cal_ql import CalQL
+from rlexp.algos.cql import CQL
 from rlexp.algos.crr import CRR
 from rlexp.algos.discrete_sac import DiscreteSAC
 from rlexp.algos.dqn import DQN
+from rlexp.algos.edac import EDAC
 from rlexp.algos.iqn import IQN
 from rlexp.algos.ppo import PPO
 from rlexp.algos.qrdqn import QRDQN
 from rlexp.algos.rainbow import Rainbow
 from rlexp.algos.rlpd import RLPD
 from rlexp.algos.sac import SAC
+from rlexp.algos.sac_n import SACN
 from rlexp.algos.trpo import TRPO
 
 __all__ = [
     "A2C",
     "C51",
+    "CQL",
     "CRR",
     "DQN",
+    "EDAC",
     "IQN",
     "PPO",
     "QRDQN",
     "RLPD",
     "SAC",
+    "SACN",
     "TRPO",
     "ActorCritic",
     "Algorithm",
+    "CalQL",
     "DiscreteSAC",
     "OffPolicyAlgorithm",
     "OnPolicyAlgorithm",

@@ -35,6 +35,7 @@ class Algorithm(ABC):
 
     loops: ClassVar[frozenset[str]]  # trainers it can learn in
     actions: ClassVar[frozenset[str]]  # action spaces it can act in
+    derived: ClassVar[frozenset[str]] = frozenset()  # columns of batch.extras it learns from: buffers/derived.py
     unit_actions: ClassVar[bool] = False  # acts in [-1, 1]; the framework rescales to the bounds of the space
     reserved: ClassVar[frozenset[str]] = frozenset(  # attributes that setup() sets: no setting may be called so
         {"spec", "device", "autocast", "updates", "generator", "scheduled", "_schedule_values", "compiled"}

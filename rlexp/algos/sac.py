@@ -123,12 +123,11 @@ class SAC(OffPolicyAlgorithm):
         """One step of the critics towards the soft Bellman target, and of the targets towards the critics."""
         with torch.no_grad():
             next_value = self.next_value(batch.next_obs, noise)
-        q = self.q_taken(batch)  # [n, B]
-        loss = sac_critic_loss(q, batch.reward, batch.discount, next_value, batch.weight)
+        loss, q, metrics = self.critic_loss(batch, next_value, noise)
         self.critic_optimizer.step(loss)
         self.target_critic.follow(self.tau)
         priority = td_priority(q, batch.reward + batch.discount * next_value, batch.weight)
-        return {"loss/critic": loss.detach(), "q/mean": q.detach().mean()}, priority
+        return {"loss/critic": loss.detach(), "q/mean": q.detach().mean(), **metrics}, priority
 
     @phase
     def actor_phase(self, obs: Obs, noise: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -139,6 +138,13 @@ class SAC(OffPolicyAlgorithm):
         if self.alpha is None:
             self.alpha_optimizer.step(sac_alpha_loss(self.log_alpha, entropy, self.target_entropy(obs)))
         return {"loss/actor": loss.detach(), "policy/entropy": entropy.mean(), "policy/alpha": alpha}
+
+    def critic_loss(
+        self, batch: Batch, next_value: Tensor, noise: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The critics' loss, Q_i(s, a) [n, B], and the metrics of what a subclass adds."""
+        q = self.q_taken(batch)
+        return sac_critic_loss(q, batch.reward, batch.discount, next_value, batch.weight), q, {}
 
     def q_taken(self, batch: Batch) -> Tensor:
         """Q_i(s, a) of the actions in the batch, [n, B]."""

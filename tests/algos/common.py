@@ -66,7 +66,7 @@ def small_overrides(name: str, loop: str | None = None) -> list[str]:
     if loop in (REPLAY, MIXED):
         # Trainings at 70 and 105 steps: a resume from 80 has to know the metrics of the first one.
         given += ["trainer.learning_starts=52", "trainer.train_frequency=35", "trainer.gradient_updates_per_step=12"]
-    return given + (["dataset=random", "dataset.size=100"] if loop in (OFFLINE, MIXED) else [])
+    return given + (["dataset=random", "dataset.size=100"] if loop in (OFFLINE, MIXED) else ["dataset=null"])
 
 
 @functools.cache
