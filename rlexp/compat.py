@@ -6,6 +6,7 @@ from typing import Any
 
 from rlexp.algos.base import MIXED, OFFLINE, ON_POLICY, Algorithm
 from rlexp.buffers import ReplayBuffer, RolloutBuffer
+from rlexp.buffers.derived import MC_RETURN, check_derived
 from rlexp.config.component import REGISTRY
 from rlexp.envs import GymEnv
 from rlexp.envs.spec import EnvSpec
@@ -37,6 +38,8 @@ def check_compatible(name: str, algo: Algorithm, trainer: Trainer, buffer: Any, 
             f"algo={name} squashes its actions into the bounds of the action space, but {spec.id} has none. "
             "Give a bound with env.action_limit=…, or use algo=ppo."
         )
+    if MC_RETURN in check_derived(algo.derived) and algo.schedules.get("gamma") is not None:
+        raise ConfigError(f"algo={name} learns from Monte Carlo returns, which need one γ: drop algo.schedules.gamma.")
     wanted: type = RolloutBuffer if trainer.loop == ON_POLICY else ReplayBuffer
     if not isinstance(buffer, wanted):
         buffers = [each for each, cls in REGISTRY["buffer"].items() if issubclass(cls, wanted)]

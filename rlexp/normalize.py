@@ -136,7 +136,7 @@ class RewardNormalizer:
         self.gamma, self.clip = gamma, clip
         self.returns = np.zeros(num_envs)  # discounted sum of each running episode
         self.count, self.mean, self.m2 = 0, 0.0, 0.0
-        self._scale = 1.0
+        self.factor = 1.0  # what rewards are multiplied by
 
     @property
     def var(self) -> float:
@@ -158,11 +158,11 @@ class RewardNormalizer:
         self._refresh()
 
     def _refresh(self) -> None:
-        self._scale = 1 / math.sqrt(self.var + _EPS) if self.m2 > 0 else 1.0
+        self.factor = 1 / math.sqrt(self.var + _EPS) if self.m2 > 0 else 1.0
 
     def scale(self, reward: Array) -> Array:
         """Scaled and clipped rewards, of any shape, NumPy or torch."""
-        return (reward * self._scale).clip(-self.clip, self.clip)
+        return (reward * self.factor).clip(-self.clip, self.clip)
 
     __call__ = scale
 

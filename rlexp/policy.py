@@ -75,6 +75,8 @@ class Policy:
             batch = batch._replace(obs=self.normalized(batch.obs), next_obs=self.normalized(batch.next_obs))
         if self.reward_normalizer is not None:
             batch = batch._replace(reward=self.reward_normalizer.scale(batch.reward))
+            if (returns := batch.extras.get("mc_return")) is not None:
+                batch = batch._replace(extras=batch.extras | {"mc_return": returns * self.reward_normalizer.factor})
         return batch
 
     def state_dict(self) -> dict[str, Any]:

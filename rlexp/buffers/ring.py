@@ -8,13 +8,14 @@ observation lies in a side store. n-step windows are put together when sampled. 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 
+from rlexp.buffers.derived import MC_RETURN, NEXT_ACTION, ReturnsToGo, check_derived, discounted_returns
 from rlexp.buffers.final_obs import FinalObs
 from rlexp.buffers.ring_state import RingState
 from rlexp.config.component import component
@@ -91,7 +92,15 @@ class ReplayBuffer(RingState):
         self._rows = 0  # rows ever added: the absolute number of the next one
         self._cursor = 0  # where that one goes: `_rows` modulo the ring
         self._missing = 0  # rows announced by load_state_dict and not yet loaded
+        self.derive(())
         self.set_gamma(gamma)
+
+    def derive(self, names: Iterable[str], gamma: float = 1.0) -> None:
+        """Give batches these columns beside the extras (`derived.py`); to be called after :meth:`build`."""
+        names = check_derived(names)
+        self._next_actions = NEXT_ACTION in names
+        self._returns = ReturnsToGo(self._ring, self._num_envs, gamma) if MC_RETURN in names else None
+        self._gamma = gamma
 
     def set_gamma(self, gamma: float) -> None:
         """Change the discount factor; it applies to every window sampled from now on."""
@@ -190,6 +199,8 @@ class ReplayBuffer(RingState):
             if envs.size:
                 flags = np.where(step.terminated[envs], TERMINATED, TRUNCATED)
                 self._close(self._rows, envs, flags, [leaf[envs] for leaf in self._leaves(step.next_obs)])
+        if self._returns is not None:
+            self._returns.add(at, self._reward_rows[at], step.terminated | step.truncated)
         self._rows += 1
         self._cursor = following
         final = self._final
@@ -205,6 +216,8 @@ class ReplayBuffer(RingState):
         if self._rows and not self._flag_rows[before, env]:
             last = [rows[self._cursor, env][None] for rows in self._obs_rows]
             self._close(self._rows - 1, np.array([env]), np.array([TRUNCATED]), last)
+            if self._returns is not None:
+                self._returns.age[env] = 0
         for rows, leaf in zip(self._obs_rows, first):
             rows[self._cursor, env] = leaf
 
@@ -245,6 +258,8 @@ class ReplayBuffer(RingState):
         self._flag[:count] = flags
         final_obs = [leaf[ends] for leaf in self._leaves(data.next_obs)]
         self._end[ends] = self._final.append(ends, final_obs, len(ends))
+        if self._returns is not None:
+            self._returns.flat[:count] = discounted_returns(self._reward[:count], flags != 0, self._gamma)
         self._rows = count
         self._cursor = count % self._ring
 
@@ -287,8 +302,27 @@ class ReplayBuffer(RingState):
             discount=from_numpy(discount),
             weight=None if weight is None else from_numpy(weight),
             index=from_numpy(index),
-            extras={name: from_numpy(column.take(index, 0)) for name, column in self._extras.items()},
+            extras={name: from_numpy(column) for name, column in self._extra_columns(index, last, flag).items()},
         )
+
+    def _extra_columns(self, index: np.ndarray, last: np.ndarray, flag: np.ndarray) -> dict[str, np.ndarray]:
+        """What was stored with the transitions at ``index``, and what is derived of windows that end at ``last``."""
+        columns = {name: column.take(index, 0) for name, column in self._extras.items()}
+        if self._returns is not None:
+            columns[MC_RETURN] = self._returns.flat.take(index)
+        if self._next_actions:
+            unknown = (flag != 0) | (last // self._num_envs == (self._cursor - 1) % self._ring)
+            place = np.where(unknown, last, (last + self._num_envs) % self._flat)
+            columns[NEXT_ACTION] = self._action.take(place, 0)
+        return columns
+
+    def _derive_again(self) -> None:
+        """After rows were put back: the same sums in the same order as when they were collected, so the same bits."""
+        if self._returns is not None:
+            self._returns.age[:] = 0
+            for row in range(self.oldest_row, self._rows):
+                at = row % self._ring
+                self._returns.add(at, self._reward_rows[at], self._flag_rows[at] != 0)
 
     def _windows(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Up to n steps from each place: the last place, the discounted reward, the last flag, the steps taken [B].

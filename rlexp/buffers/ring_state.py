@@ -89,6 +89,8 @@ class RingState:
             leaf[self._cursor] = _column(newest, key, leaf.shape[1:], leaf.dtype)
         if "older_rows" in state:
             self.load_rows(self.oldest_row, _section(state, "older_rows"))
+        elif not in_place and not self._missing:
+            self._derive_again()
 
     def rows_between(self, start: int, stop: int) -> dict[str, np.ndarray]:
         """The absolute rows ``start`` to ``stop`` (exclusive) as arrays [rows, N, …].
@@ -112,6 +114,12 @@ class RingState:
         if isinstance(start, bool) or not isinstance(start, int) or not 0 <= start < 2**62:
             raise CheckpointError(f"A replay segment begins at row {start!r}. The checkpoint is damaged.")
         self._missing -= self._load(start, arrays)
+        if not self._missing:
+            self._derive_again()
+
+    def _derive_again(self) -> None:
+        """Compute what is derived from the rows, which are complete."""
+        raise NotImplementedError
 
     def _load(self, start: int, arrays: Mapping[str, Any]) -> int:
         """Check and write rows; the number of rows written."""

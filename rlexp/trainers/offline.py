@@ -74,6 +74,7 @@ def load_dataset(buffer: ReplayBuffer, work: Any, gamma: float) -> None:
     data = work.dataset
     policy = work.policy
     buffer.build(policy.spec, 1, gamma, derive_seed(work.seed, "dataset"), capacity=len(data))
+    buffer.derive(policy.algo.derived, gamma)
     buffer.extend(replace(data, action=policy.agent_action(data.action)))
     if policy.obs_normalizer is not None:
         policy.obs_normalizer.update(policy.tensor(data.obs))

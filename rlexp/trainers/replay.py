@@ -37,6 +37,7 @@ class Replay(FromMemory):
         self.rng = numpy_generator(self.work.seed, "random-actions")
         self.buffer = self.work.buffer
         self.buffer.build(self.policy.spec, self.collector.num_envs, float(self.algo.gamma), self.work.seed)
+        self.buffer.derive(self.algo.derived, float(self.algo.gamma))
         self.saved: list[tuple[int, int]] = []  # ranges of rows that lie in segments
 
     def start_fresh(self) -> None:
