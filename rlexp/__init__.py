@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 
 _ALGORITHMS = {  # public name -> config in conf/algo
     "A2C": "a2c",
+    "BCQ": "bcq",
+    "BEAR": "bear",
     "C51": "c51",
     "CQL": "cql",
     "CRR": "crr",
     "CalQL": "cal_ql",
     "DQN": "dqn",
+    "DiscreteBCQ": "discrete_bcq",
+    "DiscreteCQL": "discrete_cql",
     "DiscreteSAC": "discrete_sac",
     "EDAC": "edac",
     "IQN": "iqn",

@@ -3,10 +3,14 @@
 from rlexp.algos.a2c import A2C
 from rlexp.algos.actor_critic import ActorCritic
 from rlexp.algos.base import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
+from rlexp.algos.bcq import BCQ
+from rlexp.algos.bear import BEAR
 from rlexp.algos.c51 import C51
 from rlexp.algos.cal_ql import CalQL
 from rlexp.algos.cql import CQL
 from rlexp.algos.crr import CRR
+from rlexp.algos.discrete_bcq import DiscreteBCQ
+from rlexp.algos.discrete_cql import DiscreteCQL
 from rlexp.algos.discrete_sac import DiscreteSAC
 from rlexp.algos.dqn import DQN
 from rlexp.algos.edac import EDAC
@@ -21,6 +25,8 @@ from rlexp.algos.trpo import TRPO
 
 __all__ = [
     "A2C",
+    "BCQ",
+    "BEAR",
     "C51",
     "CQL",
     "CRR",
@@ -36,6 +42,8 @@ __all__ = [
     "ActorCritic",
     "Algorithm",
     "CalQL",
+    "DiscreteBCQ",
+    "DiscreteCQL",
     "DiscreteSAC",
     "OffPolicyAlgorithm",
     "OnPolicyAlgorithm",
