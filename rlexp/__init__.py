@@ -22,6 +22,7 @@ _ALGORITHMS = {  # public name -> config in conf/algo
     "CQL": "cql",
     "CRR": "crr",
     "CalQL": "cal_ql",
+    "DDPG": "ddpg",
     "DQN": "dqn",
     "DiscreteBCQ": "discrete_bcq",
     "DiscreteCQL": "discrete_cql",
@@ -32,9 +33,12 @@ _ALGORITHMS = {  # public name -> config in conf/algo
     "QRDQN": "qrdqn",
     "RLPD": "rlpd",
     "Rainbow": "rainbow",
+    "ReBRAC": "rebrac",
     "RecurrentPPO": "recurrent_ppo",
     "SAC": "sac",
     "SACN": "sac_n",
+    "TD3": "td3",
+    "TD3BC": "td3_bc",
     "TRPO": "trpo",
 }
 _CONTRIB = {"RecurrentPPO"}  # those that live in rlexp.contrib

@@ -9,6 +9,7 @@ from rlexp.algos.c51 import C51
 from rlexp.algos.cal_ql import CalQL
 from rlexp.algos.cql import CQL
 from rlexp.algos.crr import CRR
+from rlexp.algos.ddpg import DDPG
 from rlexp.algos.discrete_bcq import DiscreteBCQ
 from rlexp.algos.discrete_cql import DiscreteCQL
 from rlexp.algos.discrete_sac import DiscreteSAC
@@ -18,9 +19,12 @@ from rlexp.algos.iqn import IQN
 from rlexp.algos.ppo import PPO
 from rlexp.algos.qrdqn import QRDQN
 from rlexp.algos.rainbow import Rainbow
+from rlexp.algos.rebrac import ReBRAC
 from rlexp.algos.rlpd import RLPD
 from rlexp.algos.sac import SAC
 from rlexp.algos.sac_n import SACN
+from rlexp.algos.td3 import TD3
+from rlexp.algos.td3_bc import TD3BC
 from rlexp.algos.trpo import TRPO
 
 __all__ = [
@@ -30,6 +34,7 @@ __all__ = [
     "C51",
     "CQL",
     "CRR",
+    "DDPG",
     "DQN",
     "EDAC",
     "IQN",
@@ -38,6 +43,8 @@ __all__ = [
     "RLPD",
     "SAC",
     "SACN",
+    "TD3",
+    "TD3BC",
     "TRPO",
     "ActorCritic",
     "Algorithm",
@@ -48,4 +55,5 @@ __all__ = [
     "OffPolicyAlgorithm",
     "OnPolicyAlgorithm",
     "Rainbow",
+    "ReBRAC",
 ]

@@ -31,6 +31,7 @@ SMALL = {
     "epochs": 2,
     "target_interval": 3,
     "sequence_length": 4,
+    "actor_interval": 1,
 }  # for the algorithms that have such a field
 QUIET = ["compile=false", "threads=1", "progress=none", "device=cpu", "model.hidden=[16]"]
 INTERVALS = ["trainer.log_interval=20", "trainer.eval_interval=60", "trainer.checkpoint_interval=40"]

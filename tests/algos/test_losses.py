@@ -16,12 +16,15 @@ from torch import Tensor
 import rlexp.algos
 import rlexp.contrib
 from rlexp.algos.crr import AdvantageType, WeightType, crr_advantage, crr_loss, crr_weight
+from rlexp.algos.ddpg import ddpg_actor_loss, ddpg_critic_loss
 from rlexp.algos.discrete_sac import discrete_sac_actor_loss, discrete_soft_value
 from rlexp.algos.dqn import dqn_loss, dqn_target
+from rlexp.algos.exploration import ornstein_uhlenbeck
 from rlexp.algos.losses import mse, weighted_mean
 from rlexp.algos.ppo import ppo_loss
 from rlexp.algos.rlpd import rlpd_target_value
 from rlexp.algos.sac import sac_actor_loss, sac_alpha_loss, sac_critic_loss
+from rlexp.algos.td3 import td3_smoothed_action
 
 
 @pytest.fixture
@@ -208,6 +211,42 @@ def test_dqn_equals_a_loop(rng: np.random.Generator, double: bool) -> None:
     target = dqn_target(reward_t, torch.from_numpy(discount).float(), target_t, online_t if double else None)
     close(target, targets)
     close(dqn_loss(q_t, target, torch.from_numpy(weight).float()), total)
+
+
+# ---- DDPG and TD3
+
+
+def test_ddpg_critics_are_pulled_to_one_target_each() -> None:
+    q, target = torch.tensor([[1.0, 2.0], [3.0, 0.0]]), t(2.0, 2.0)
+    # squares [[1, 0], [1, 4]] -> means 0.5 + 2.5
+    close(ddpg_critic_loss(q, target), 3.0)
+    # weights [2, 0.5] -> [[2, 0], [2, 2]] -> 1 + 2
+    close(ddpg_critic_loss(q, target, t(2.0, 0.5)), 3.0)
+    close(ddpg_critic_loss(q, target, t(2.0, 0.0)), 2.0)
+
+
+def test_ddpg_actor_climbs_the_value_of_its_actions() -> None:
+    q = t(1.0, -4.0, 6.0).requires_grad_()
+    loss = ddpg_actor_loss(q)
+    close(loss, -1.0)
+    close(torch.autograd.grad(loss, q)[0], [-1 / 3] * 3)
+
+
+def test_td3_smoothing_is_clipped_before_and_after_it_is_added() -> None:
+    action, draw = t(0.0, 0.3, 0.9, -0.9, 0.5), t(1.0, -10.0, 1.0, -9.0, 0.0)
+    # σ ε = 0.2, −2, 0.2, −1.8, 0 -> within ±0.5: 0.2, −0.5, 0.2, −0.5, 0 -> sums 0.2, −0.2, 1.1, −1.4, 0.5 within ±1
+    close(td3_smoothed_action(action, draw, 0.2, 0.5), [0.2, -0.2, 1.0, -1.0, 0.5])
+    close(td3_smoothed_action(action, draw, torch.tensor(0.2), torch.tensor(0.5)), [0.2, -0.2, 1.0, -1.0, 0.5])
+    close(td3_smoothed_action(action, draw, 0.2, 0.0), action)
+
+
+def test_an_ornstein_uhlenbeck_process_wanders_and_returns() -> None:
+    x = torch.zeros(2)
+    # θ 0.25, σ 0.5: 0 -> 0.5·(2, −1) = (1, −0.5) -> 0.75·(1, −0.5) + 0.5·(0, 4) = (0.75, 1.625)
+    x = ornstein_uhlenbeck(x, t(2.0, -1.0), 0.25, 0.5)
+    close(x, [1.0, -0.5])
+    close(ornstein_uhlenbeck(x, t(0.0, 4.0), 0.25, 0.5), [0.75, 1.625])
+    close(ornstein_uhlenbeck(x, t(0.0, 4.0), 1.0, 0.5), [0.0, 2.0])  # θ 1 forgets everything
 
 
 # ---- SAC
