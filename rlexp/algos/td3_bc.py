@@ -27,7 +27,7 @@ class TD3BC(TD3):
     """TD3 with a behaviour-cloning term (Fujimoto & Gu, 2021, arXiv:2106.06860).
 
     Actor:  maximise  λ Q(s, π(s)) − (π(s) − a)²,  λ = α / mean|Q|.
-    The critics are TD3's; the paper's normalised observations are ``env.normalize_obs=true``, set by its YAML.
+    The critics are TD3's. The paper normalises observations: ``dataset.obs=standardize``.
     The first thing to try on offline data: fast, and one number to tune.
     """
 

@@ -17,7 +17,9 @@ from rlexp.algos.discrete_bcq import discrete_bcq_imitation_loss, discrete_bcq_u
 from rlexp.algos.discrete_cql import discrete_cql_gap
 from rlexp.algos.edac import edac_similarity
 from rlexp.algos.losses import vae_loss
+from rlexp.algos.rebrac import rebrac_actor_loss, rebrac_penalty
 from rlexp.algos.samples import repeat_obs, values_of_samples
+from rlexp.algos.td3_bc import td3_bc_loss
 from tests.algos.test_losses import close, draw, t
 
 
@@ -253,3 +255,39 @@ def test_discrete_bcq_imitation_equals_a_loop(rng: np.random.Generator) -> None:
         total += math.log(sum(math.exp(x) for x in logits[i])) - logits[i][action[i]]
         total += 0.01 * sum(x**2 for x in logits[i]) / 3
     close(discrete_bcq_imitation_loss(logits_t, torch.from_numpy(action), 0.01), total / 8)
+
+
+# ---- TD3+BC and ReBRAC
+
+
+def test_td3_bc_loss_by_hand() -> None:
+    # mean|Q| = 3, λ = 2.5/3; −λ·mean Q = −2.5/3·1; cloning: (1 + 0 + 4 + 0)/4
+    q = t(4.0, -2.0).requires_grad_()
+    loss = td3_bc_loss(q, torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.tensor([[0.0, 0.0], [2.0, 0.0]]), 2.5)
+    close(loss, -2.5 / 3 + 1.25)
+    close(torch.autograd.grad(loss, q)[0], [-2.5 / 3 / 2] * 2)  # none through the normalisation
+
+
+def test_td3_bc_loss_equals_a_loop(rng: np.random.Generator) -> None:
+    (q, q_t), (action, action_t), (data, data_t) = draw(rng, 10), draw(rng, 10, 3), draw(rng, 10, 3)
+    scale = 1.7 / (sum(abs(x) for x in q) / 10)
+    total = 0.0
+    for i in range(10):
+        total += -scale * q[i] / 10 + sum((action[i][j] - data[i][j]) ** 2 for j in range(3)) / 30
+    close(td3_bc_loss(q_t, action_t, data_t, 1.7), total)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_rebrac_losses_equal_a_loop(rng: np.random.Generator, normalize: bool) -> None:
+    (q, q_t), (action, action_t), (data, data_t) = draw(rng, 10), draw(rng, 10, 3), draw(rng, 10, 3)
+    penalty = [sum((action[i][j] - data[i][j]) ** 2 for j in range(3)) for i in range(10)]
+    close(rebrac_penalty(action_t, data_t), penalty)
+    scale = 1 / (sum(abs(x) for x in q) / 10) if normalize else 1.0
+    total = sum(0.3 * penalty[i] - scale * q[i] for i in range(10)) / 10
+    close(rebrac_actor_loss(q_t, torch.tensor(penalty).float(), 0.3, normalize=normalize), total)
+
+
+def test_rebrac_normalisation_has_no_gradient() -> None:
+    q = t(4.0, -2.0).requires_grad_()
+    loss = rebrac_actor_loss(q, torch.zeros(2), 1.0)
+    close(torch.autograd.grad(loss, q)[0], [-1 / 3 / 2] * 2)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlexp import Agent
-from rlexp.algos.base import DISCRETE, MULTI_DISCRETE, ON_POLICY
+from rlexp.algos.base import DISCRETE, MULTI_DISCRETE, ON_POLICY, REPLAY
 from rlexp.config.compose import compose
 from rlexp.envs.spec import MASK
 from rlexp.errors import DataError, EnvError
@@ -23,8 +23,12 @@ MULTI_ALGOS = [name for name in ALGOS if MULTI_DISCRETE in algorithm(name).actio
 
 
 def overrides(name: str, *more: str) -> list[str]:
-    loop = ["trainer.rollout_steps=20"] if ON_POLICY in algorithm(name).loops else ["trainer.learning_starts=40"]
-    given = [f"algo={name}", "env=gym", f"env.id={MASKED}", "env.num_envs=2", "trainer.total_steps=160"]
+    loop = ["trainer.total_steps=160", "trainer.learning_starts=40"]
+    if ON_POLICY in algorithm(name).loops:
+        loop = ["trainer.total_steps=160", "trainer.rollout_steps=20"]
+    elif REPLAY not in algorithm(name).loops:
+        loop = ["trainer.total_updates=160", "trainer.batch_size=8", "dataset.size=100"]
+    given = [f"algo={name}", "env=gym", f"env.id={MASKED}", "env.num_envs=2"]
     return [*given, *loop, *QUIET, "trainer.eval_interval=80", "trainer.eval_episodes=4", *more]
 
 
