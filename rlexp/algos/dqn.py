@@ -173,10 +173,14 @@ class DQN(OffPolicyAlgorithm):
 
     def q_loss(self, batch: Batch, draws: dict[str, Draw]) -> tuple[Tensor, Tensor, Tensor | None]:
         """The loss, Q(s, a) [B], and the priorities [B] of a weighted batch."""
-        with torch.no_grad():
-            following = batch.next_obs
-            online_q = self.masked(self.head(self.q, following, draws["choice"]), following) if self.double else None
-            target_q = self.masked(self.head(self.target_q, following, draws["target"]), following)
-            target = dqn_target(batch.reward, batch.discount, target_q, online_q)
+        target = self.bellman_target(batch, draws)
         q = value_taken(self.head(self.q, batch.obs, draws["online"]), batch.action)
         return dqn_loss(q, target, batch.weight), q, td_priority(q, target, batch.weight)
+
+    @torch.no_grad()
+    def bellman_target(self, batch: Batch, draws: dict[str, Draw]) -> Tensor:
+        """y [B], by the target network."""
+        following = batch.next_obs
+        online_q = self.masked(self.head(self.q, following, draws["choice"]), following) if self.double else None
+        target_q = self.masked(self.head(self.target_q, following, draws["target"]), following)
+        return dqn_target(batch.reward, batch.discount, target_q, online_q)

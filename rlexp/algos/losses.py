@@ -28,6 +28,14 @@ def td_priority(q: Tensor, target: Tensor, weight: Tensor | None) -> Tensor | No
     return error if error.dim() == 1 else error.mean(0)
 
 
+def vae_loss(
+    reconstruction: Tensor, action: Tensor, mean: Tensor, log_std: Tensor, kl_weight: float | Tensor
+) -> Tensor:
+    """Squared error of the reconstruction [B, A] and w · KL(N(μ, σ²) ‖ N(0, 1)) of the latent [B, L], means of both."""
+    kl = 0.5 * (mean.square() + (2 * log_std).exp() - 1) - log_std
+    return functional.mse_loss(reconstruction, action) + kl_weight * kl.mean()
+
+
 def quantile_huber(quantiles: Tensor, fraction: Tensor, target: Tensor, kappa: float | Tensor) -> Tensor:
     """Σ_i mean_j |τ_i − 1[u_ij < 0]| H_κ(u_ij) / κ with u_ij = y_j − θ_i, for each row: θ [B, N], y [B, N′] -> [B].
 

@@ -135,12 +135,11 @@ class SAC(OffPolicyAlgorithm):
     @phase
     def critic_phase(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
         """One step of the critics towards the soft Bellman target, and of the targets towards the critics."""
-        q, next_value = self.values(batch, noise)
-        loss = sac_critic_loss(q, batch.reward, batch.discount, next_value, batch.weight)
+        loss, q, next_value, metrics = self.critic_loss(batch, noise)
         self.critic_optimizer.step(loss)
         self.move_target()
         priority = td_priority(q, batch.reward + batch.discount * next_value, batch.weight)
-        return {"loss/critic": loss.detach(), "q/mean": q.detach().mean()}, priority
+        return {"loss/critic": loss.detach(), "q/mean": q.detach().mean(), **metrics}, priority
 
     @phase
     def actor_phase(self, obs: Obs, noise: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -151,6 +150,11 @@ class SAC(OffPolicyAlgorithm):
         if self.alpha is None:
             self.alpha_optimizer.step(sac_alpha_loss(self.log_alpha, entropy, self.target_entropy(obs)))
         return {"loss/actor": loss.detach(), "policy/entropy": entropy.mean(), "policy/alpha": alpha}
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+        """The critics' loss, Q_i(s, a) [n, B], the soft value of the next state [B], and metrics of a subclass."""
+        q, next_value = self.values(batch, noise)
+        return sac_critic_loss(q, batch.reward, batch.discount, next_value, batch.weight), q, next_value, {}
 
     def values(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Q_i(s, a) [n, B], with gradients, and the soft value of the next state [B], without."""

@@ -133,8 +133,11 @@ def run_d3rlpy(spec: dict[str, Any], pacer: Pacer) -> None:
     with np.load(settings["data"]) as file:
         names = ("observations", "actions", "rewards", "terminals", "timeouts")
         dataset = d3rlpy.dataset.MDPDataset(**{name: file[name] for name in names})
-    encoder = d3rlpy.models.VectorEncoderFactory(hidden_units=settings["hidden"])
-    arguments = settings["arguments"] | dict.fromkeys(settings["networks"], encoder)
+    normed = settings.get("layer_norm", ())
+    arguments = settings["arguments"] | {
+        name: d3rlpy.models.VectorEncoderFactory(hidden_units=settings["hidden"], use_layer_norm=name in normed)
+        for name in settings["networks"]
+    }
     algo = getattr(d3rlpy.algos, f"{settings['class']}Config")(**arguments).create(device="cpu")
     paced: Callable[..., None] = lambda algo, epoch, total: pacer(total)  # noqa: E731
     with tempfile.TemporaryDirectory(prefix="rlexp-bench-") as folder:

@@ -246,6 +246,8 @@ SB3: dict[str, Callable[[dict[str, Any]], Settings]] = {
 
 # ---- d3rlpy
 
+ACTOR_CRITIC = ("actor_encoder_factory", "critic_encoder_factory")
+
 
 def _d3rlpy(config: dict[str, Any], name: str, arguments: Settings, networks: tuple[str, ...]) -> Settings:
     model = config["model"]
@@ -268,7 +270,7 @@ def _d3rlpy_crr(config: dict[str, Any]) -> Settings:
         "weight_type": algo["weight_type"],
         "target_update_type": "soft",
     }
-    return _d3rlpy(config, "CRR", arguments, ("actor_encoder_factory", "critic_encoder_factory"))
+    return _d3rlpy(config, "CRR", arguments, ACTOR_CRITIC)
 
 
 def _d3rlpy_awac(config: dict[str, Any]) -> Settings:
@@ -276,7 +278,7 @@ def _d3rlpy_awac(config: dict[str, Any]) -> Settings:
     algo = config["algo"]
     same = ("gamma", "actor_learning_rate", "critic_learning_rate", "n_action_samples", "n_critics", "tau")
     arguments = {name: algo[name] for name in same} | {"lam": algo["beta"]}
-    return _d3rlpy(config, "AWAC", arguments, ("actor_encoder_factory", "critic_encoder_factory"))
+    return _d3rlpy(config, "AWAC", arguments, ACTOR_CRITIC)
 
 
 def _d3rlpy_iql(config: dict[str, Any]) -> Settings:
@@ -295,11 +297,94 @@ def _d3rlpy_bc(config: dict[str, Any]) -> Settings:
     return _d3rlpy(config, "BC", arguments, ("encoder_factory",))
 
 
+def _d3rlpy_same(algo: dict[str, Any], **names: str) -> Settings:
+    """The fields that mean the same there, by their names here and there, and those that all have."""
+    shared = ("actor_learning_rate", "critic_learning_rate", "n_critics", "tau")
+    return {name: algo[name] for name in shared} | {theirs: algo[ours] for ours, theirs in names.items()}
+
+
+def _d3rlpy_td3_bc(config: dict[str, Any]) -> Settings:
+    arguments = _d3rlpy_td3(config["algo"]) | {"alpha": config["algo"]["alpha"]}
+    return _d3rlpy(config, "TD3PlusBC", arguments, ACTOR_CRITIC)
+
+
+def _d3rlpy_rebrac(config: dict[str, Any]) -> Settings:
+    algo = config["algo"]
+    _refuse(not algo["normalize_q"], "normalize_q=false")
+    _refuse(config["model"]["hidden"] is None, "model.hidden=null of ReBRAC")
+    arguments = _d3rlpy_td3(algo) | {"actor_beta": algo["actor_bc_coef"], "critic_beta": algo["critic_bc_coef"]}
+    settings = _d3rlpy(config, "ReBRAC", arguments, ACTOR_CRITIC)
+    return settings | {"layer_norm": ["critic_encoder_factory"]}  # behind the activation, as in rlexp's
+
+
+def _d3rlpy_td3(algo: dict[str, Any]) -> Settings:
+    return _d3rlpy_same(
+        algo,
+        target_noise="target_smoothing_sigma",
+        target_noise_clip="target_smoothing_clip",
+        actor_interval="update_actor_interval",
+    )
+
+
+def _d3rlpy_cql(config: dict[str, Any], name: str = "CQL") -> Settings:
+    algo = config["algo"]
+    _refuse(algo["alpha"] is not None, "a fixed temperature")
+    _refuse(algo["target_entropy_scale"] != 1, "target_entropy_scale")
+    _refuse(algo["actor_interval"] != 1, "actor_interval")
+    _refuse(algo["bc_updates"], "bc_updates")
+    _refuse(algo["target_gap"] is not None, "target_gap")  # there the threshold is weighted, too
+    _refuse(algo["backup"] != "soft", f"backup={algo['backup']}")  # there it takes the mean action
+    arguments = _d3rlpy_same(
+        algo,
+        alpha_learning_rate="temp_learning_rate",
+        initial_alpha="initial_temperature",
+        conservative_weight="conservative_weight",
+        n_action_samples="n_action_samples",
+    )
+    fixed_weight = {"alpha_learning_rate": 0.0, "initial_alpha": 1.0, "alpha_threshold": 0.0}
+    return _d3rlpy(config, name, arguments | fixed_weight | {"soft_q_backup": True}, ACTOR_CRITIC)
+
+
+def _d3rlpy_bcq(config: dict[str, Any]) -> Settings:
+    algo = config["algo"]
+    _refuse(algo["n_target_samples"] != algo["n_action_samples"], "n_target_samples unlike n_action_samples")
+    arguments = _d3rlpy_vae(config, n_target_samples="n_action_samples", phi="action_flexibility", vae_kl_weight="beta")
+    return _d3rlpy(config, "BCQ", arguments, (*ACTOR_CRITIC, "imitator_encoder_factory"))
+
+
+def _d3rlpy_bear(config: dict[str, Any]) -> Settings:
+    arguments = _d3rlpy_vae(
+        config,
+        multiplier_learning_rate="alpha_learning_rate",
+        n_target_samples="n_target_samples",
+        n_action_samples="n_action_samples",
+        n_mmd_samples="n_mmd_action_samples",
+        kernel="mmd_kernel",
+        mmd_sigma="mmd_sigma",
+        mmd_threshold="alpha_threshold",
+        vae_kl_weight="vae_kl_weight",
+        warmup_updates="warmup_steps",
+    )
+    no_entropy = {"initial_temperature": 1e-8, "temp_learning_rate": 0.0}
+    return _d3rlpy(config, "BEAR", arguments | no_entropy, (*ACTOR_CRITIC, "imitator_encoder_factory"))
+
+
+def _d3rlpy_vae(config: dict[str, Any], **names: str) -> Settings:
+    _refuse(config["model"]["hidden"] is None, "model.hidden=null of networks of several widths")
+    return _d3rlpy_same(config["algo"], vae_learning_rate="imitator_learning_rate", min_weight="lam", **names)
+
+
 D3RLPY: dict[str, Callable[[dict[str, Any]], Settings]] = {
     "AWAC": _d3rlpy_awac,
     "BC": _d3rlpy_bc,
+    "BCQ": _d3rlpy_bcq,
+    "BEAR": _d3rlpy_bear,
+    "CQL": _d3rlpy_cql,
     "CRR": _d3rlpy_crr,
+    "CalQL": lambda config: _d3rlpy_cql(config, "CalQL"),
     "IQL": _d3rlpy_iql,
+    "ReBRAC": _d3rlpy_rebrac,
+    "TD3BC": _d3rlpy_td3_bc,
 }
 
 

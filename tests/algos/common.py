@@ -147,7 +147,7 @@ def random_batch(algo: Algorithm, rows: int = 8, seed: int = 0, *, weighted: boo
     if "next_action" in extras:
         extras["next_action"] = rng.permutation(action)
     discount = np.where(np.arange(rows) % 4 == 3, 0.0, float(algo.gamma)).astype(np.float32)
-    return Batch(
+    batch = Batch(
         obs=as_tensors(random_obs(spec, rng, rows)),
         action=torch.from_numpy(action),
         reward=torch.from_numpy(rng.normal(size=rows).astype(np.float32)),
@@ -156,6 +156,8 @@ def random_batch(algo: Algorithm, rows: int = 8, seed: int = 0, *, weighted: boo
         weight=torch.from_numpy(rng.uniform(0.5, 1.5, rows).astype(np.float32)) if weighted else None,
         extras={name: torch.from_numpy(column) for name, column in extras.items()},
     )
+    derived = {"mc_return": batch.reward * 2, "next_action": batch.action.roll(-1, 0)}
+    return batch._replace(extras={name: derived[name] for name in algo.derived})
 
 
 def random_steps(spec: EnvSpec, steps: int, num_envs: int, seed: int) -> tuple[Any, list[VecStep]]:

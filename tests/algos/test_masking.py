@@ -29,7 +29,7 @@ def overrides(name: str, *more: str) -> list[str]:
     elif REPLAY in loops:
         loop = ["trainer=replay", "dataset=null", "trainer.learning_starts=40", "trainer.total_steps=160"]
     else:
-        loop = ["dataset.size=100", "trainer.total_updates=160"]
+        loop = ["dataset.size=100", "trainer.total_updates=160", "trainer.batch_size=8"]
     given = [f"algo={name}", "env=gym", f"env.id={MASKED}", "env.num_envs=2"]
     return [*given, *loop, *QUIET, "trainer.eval_interval=80", "trainer.eval_episodes=4", *more]
 

@@ -87,6 +87,46 @@ def test_d3rlpy_gets_the_same_ensemble_and_soft_targets():
     assert (given["batch_size"], given["n_action_samples"]) == (256, 4)
 
 
+def test_d3rlpy_gets_the_settings_of_the_offline_algorithms():
+    def given(name, *more):
+        (work,) = select([f"{name}_offline"])
+        settings = translate("d3rlpy", config_of(work, "data.npz", more))
+        return settings, settings["arguments"]
+
+    settings, arguments = given("td3_bc", "algo.alpha=2", "algo.target_noise=0.1")
+    assert (settings["class"], arguments["alpha"], arguments["update_actor_interval"]) == ("TD3PlusBC", 2.0, 2)
+    assert (arguments["target_smoothing_sigma"], arguments["target_smoothing_clip"]) == (0.1, 0.5)
+    for name, cls in (("cql", "CQL"), ("cal_ql", "CalQL")):
+        settings, arguments = given(name, "algo.conservative_weight=3")
+        assert (settings["class"], arguments["conservative_weight"], arguments["soft_q_backup"]) == (cls, 3.0, True)
+        assert (arguments["alpha_learning_rate"], arguments["temp_learning_rate"]) == (0.0, 1e-4)  # a fixed weight
+        assert (arguments["actor_learning_rate"], arguments["critic_learning_rate"]) == (1e-4, 3e-4)
+    settings, arguments = given("bcq")
+    assert (settings["hidden"], len(settings["networks"])) == ([256, 256], 3)
+    assert (arguments["n_action_samples"], arguments["action_flexibility"], arguments["lam"]) == (10, 0.05, 0.75)
+    settings, arguments = given("bear")
+    assert (arguments["n_mmd_action_samples"], arguments["n_target_samples"], arguments["warmup_steps"]) == (4, 10, 0)
+    assert (arguments["mmd_kernel"], arguments["mmd_sigma"], arguments["alpha_threshold"]) == ("laplacian", 20.0, 0.05)
+    settings, arguments = given("rebrac")
+    assert (settings["hidden"], settings["layer_norm"]) == ([256, 256, 256], ["critic_encoder_factory"])
+    assert (arguments["actor_beta"], arguments["critic_beta"], arguments["batch_size"]) == (0.001, 0.01, 256)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "what"),
+    [
+        (["algo=cql"], "backup=plain"),
+        (["algo=cql", "algo.backup=soft", "algo.target_gap=5"], "target_gap"),
+        (["algo=bcq", "model.hidden=[32]"], "n_target_samples"),
+        (["algo=bear"], "several widths"),
+        (["algo=rebrac"], "model.hidden=null"),
+    ],
+)
+def test_what_d3rlpy_cannot_express_is_refused(overrides, what):
+    with pytest.raises(ConfigError, match=what):
+        translate("d3rlpy", compose([*overrides, "dataset=npz", "dataset.path=data.npz"]))
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -1,0 +1,50 @@
+"""Ensemble-diversified actor-critic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rlexp.algos.sac_n import SACN
+from rlexp.config.component import component
+from rlexp.config.fields import NonNegative
+from rlexp.errors import ConfigError
+from rlexp.types import Batch
+
+
+def edac_similarity(gradient: Tensor) -> Tensor:
+    """E[Σ_{i≠j} cos(∇ₐQ_i(s, a), ∇ₐQ_j(s, a)) / (N − 1)] of gradients [N, B, A].
+
+    With unit vectors u_i, Σ_{i≠j} u_i·u_j = |Σ_i u_i|² − Σ_i |u_i|²: no N × N products.
+    """
+    unit = functional.normalize(gradient, dim=-1, eps=1e-10)
+    together, alone = unit.sum(0).square().sum(-1), unit.square().sum((0, -1))  # [B] each
+    return ((together - alone) / (len(gradient) - 1)).mean()
+
+
+@component("algo", "edac")
+@dataclass(eq=False, kw_only=True)
+class EDAC(SACN):
+    """SAC-N whose critics are kept from agreeing (An et al., 2021, arXiv:2110.01548).
+
+    Critic:  SAC's loss  +  η E_D[Σ_{i≠j} cos(∇ₐQ_i(s, a), ∇ₐQ_j(s, a)) / (N − 1)].
+    Diverse gradients make the minimum of a few critics as cautious as that of hundreds. η = 0 is SAC-N.
+    For offline data where SAC-N would need too many critics.
+    """
+
+    eta: NonNegative = 1.0  # η: weight of the similarity of the critics' gradients
+
+    def __post_init__(self) -> None:
+        if self.n_critics < 2:
+            raise ConfigError("algo.n_critics=1: EDAC compares critics with each other, so it needs at least 2.")
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+        """SAC's loss and the similarity of ∇ₐQ_i, whose own gradient is taken too."""
+        action = batch.action.repeat(self.n_critics, 1, 1).requires_grad_()  # one for each critic: [n, B, A]
+        loss, q, next_value, metrics = super().critic_loss(batch._replace(action=action), noise)
+        (gradient,) = torch.autograd.grad(q.sum(), action, create_graph=True)
+        similarity = edac_similarity(gradient)
+        return loss + self.eta * similarity, q, next_value, metrics | {"q/similarity": similarity.detach()}
