@@ -67,7 +67,7 @@ class BCQ(OffPolicyAlgorithm):
         """Actor and critics with targets, and the model of the data's actions."""
         dim = spec.action.dim
         self.actor = self.build_actor(spec, model)
-        self.critic = model.build(spec, 1, defaults=self.network, action_dim=dim, ensemble=self.n_critics)
+        self.critic = model.build(spec, 1, defaults=self.network.of_critic(), action_dim=dim, ensemble=self.n_critics)
         self.target_actor, self.target_critic = TargetNetwork(self.actor), TargetNetwork(self.critic)
         self.vae = ActionVAE(model, spec, self.vae_network)
         self.greedy_noise = torch.randn(self.n_action_samples, 1, self.noise_size)  # the same for every state

@@ -97,7 +97,7 @@ class ReturnCloning(Cloning):
     def build(self, spec: EnvSpec, model: Model) -> None:
         """Actor and V."""
         self.build_policy(spec, model)
-        self.value_net = model.build(spec, 1, defaults=self.network)
+        self.value_net = model.build(spec, 1, defaults=self.network.of_critic())
         self.actor_optimizer = Adam(self.policy_parameters(), self.actor_learning_rate)
         self.value_optimizer = Adam(self.value_net.named_parameters(), self.value_learning_rate)
 
@@ -154,7 +154,7 @@ class CriticCloning(Cloning):
         """Actor, critics with targets."""
         self.build_policy(spec, model)
         out, dim = (spec.action.n, 0) if self.discrete else (1, spec.action.dim)
-        self.critic = model.build(spec, out, defaults=self.network, action_dim=dim, ensemble=self.n_critics)
+        self.critic = model.build(spec, out, defaults=self.network.of_critic(), action_dim=dim, ensemble=self.n_critics)
         self.target_critic = TargetNetwork(self.critic)
         self.actor_optimizer = Adam(self.policy_parameters(), self.actor_learning_rate)
         self.critic_optimizer = Adam(self.critic.named_parameters(), self.critic_learning_rate)

@@ -66,7 +66,9 @@ class DDPG(DeterministicPolicy):
         """The policy π(s), before its tanh, and the critics Q_i(s, a)."""
         dim = spec.action.dim
         self.actor = model.build(spec, dim, defaults=self.actor_network)
-        self.critic = model.build(spec, 1, defaults=self.critic_network, action_dim=dim, ensemble=self.n_critics)
+        self.critic = model.build(
+            spec, 1, defaults=self.critic_network.of_critic(), action_dim=dim, ensemble=self.n_critics
+        )
 
     def policy(self, obs: Obs) -> Tensor:
         """π(s), [B, A]."""

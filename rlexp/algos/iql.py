@@ -61,7 +61,7 @@ class IQL(CriticCloning):
     def build(self, spec: EnvSpec, model: Model) -> None:
         """Actor, critics with targets, and V."""
         super().build(spec, model)
-        self.value_net = model.build(spec, 1, defaults=self.network)
+        self.value_net = model.build(spec, 1, defaults=self.network.of_critic())
         self.value_optimizer = Adam(self.value_net.named_parameters(), self.value_learning_rate)
 
     def value(self, obs: Obs) -> Tensor:
