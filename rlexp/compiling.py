@@ -114,6 +114,13 @@ class CompiledPhase:
             options["size_asserts"] = False  # the signature has been compared already
             if self.acting:
                 options["post_grad_custom_pre_pass"] = _small_products()
+            if self.owner.device.type == "cpu":
+                # One C++ file for all kernels and the calls between them: most of the compiler's time is headers. The
+                # single kernel of acting gains nothing.
+                options["cpp_wrapper"] = not self.acting
+                if torch._inductor.config.cpp.vec_isa_ok is None:
+                    # The processor's own word for its instructions, instead of compiling and loading a probe of each.
+                    options["cpp.vec_isa_ok"] = True
         return torch.compile(method, fullgraph=True, dynamic=False, backend=BACKEND, options=options)
 
 

@@ -43,7 +43,7 @@ MISFITS = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, At
            MemoryError)  # fmt: skip
 MAX_THREADS = 1024  # of a loaded run: OpenMP ends the process if it cannot start them
 LARGE_NETWORK = 50_000  # parameters; below that one thread is faster than several
-COMPILE_PAYS_AFTER = {"small": 25_000, "large": 8_000}  # planned updates, by network; it costs what so many save
+COMPILE_PAYS_AFTER = {"small": 12_000, "large": 4_000}  # planned updates, by network; it costs what so many save
 
 
 class Runner:

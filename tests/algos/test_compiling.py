@@ -192,14 +192,13 @@ def test_compiled_acting_is_the_eager_one_and_traced_once(name: str, tracing: No
     assert phases(eager, acting=True) == []
 
 
+COMPILED_IN_EVERY_TEST_RUN = {"dqn", "ppo", "sac"}  # the others by `make test-learning`: some ten seconds each
+
+
 @needs_compiler
 @pytest.mark.parametrize(
     "name",
-    [
-        "dqn",
-        pytest.param("ppo", marks=pytest.mark.learning),  # half a minute and more: by `make test-learning`
-        pytest.param("sac", marks=pytest.mark.learning),
-    ],
+    [pytest.param(name, marks=() if name in COMPILED_IN_EVERY_TEST_RUN else pytest.mark.learning) for name in ALGOS],
 )
 def test_machine_code_computes_the_eager_numbers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
