@@ -24,11 +24,13 @@ _ALGORITHMS = {  # public name -> config in conf/algo
     "IQN": "iqn",
     "PPO": "ppo",
     "QRDQN": "qrdqn",
+    "REDQ": "redq",
     "RLPD": "rlpd",
     "Rainbow": "rainbow",
     "RecurrentPPO": "recurrent_ppo",
     "SAC": "sac",
     "TD3": "td3",
+    "TQC": "tqc",
     "TRPO": "trpo",
 }
 _CONTRIB = {"RecurrentPPO"}  # those that live in rlexp.contrib

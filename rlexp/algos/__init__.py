@@ -12,9 +12,11 @@ from rlexp.algos.iqn import IQN
 from rlexp.algos.ppo import PPO
 from rlexp.algos.qrdqn import QRDQN
 from rlexp.algos.rainbow import Rainbow
+from rlexp.algos.redq import REDQ
 from rlexp.algos.rlpd import RLPD
 from rlexp.algos.sac import SAC
 from rlexp.algos.td3 import TD3
+from rlexp.algos.tqc import TQC
 from rlexp.algos.trpo import TRPO
 
 __all__ = [
@@ -26,9 +28,11 @@ __all__ = [
     "IQN",
     "PPO",
     "QRDQN",
+    "REDQ",
     "RLPD",
     "SAC",
     "TD3",
+    "TQC",
     "TRPO",
     "ActorCritic",
     "Algorithm",
