@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rlexp.compiling import CompiledPhase, phases_of
 from rlexp.config.component import schedulable
-from rlexp.config.fields import Fraction
+from rlexp.config.fields import Fraction, Positive
 from rlexp.envs.spec import EnvSpec
 from rlexp.errors import CheckpointError, ConfigError
 from rlexp.models import Model, Network
@@ -273,6 +273,17 @@ class OnPolicyAlgorithm(Algorithm):
 @dataclass(eq=False, kw_only=True)
 class OffPolicyAlgorithm(Algorithm):
     """Learns from batches of transitions, whoever collected them."""
+
+    max_grad_norm: Positive | None = None  # gradients of each optimizer are scaled down to this norm; null: never
+
+    def setup(
+        self, spec: EnvSpec, model: Model, *, device: torch.device, seed: int, autocast: torch.dtype | None = None
+    ) -> None:
+        """Build, and let every optimizer that has no limit of its own scale down its gradients."""
+        super().setup(spec, model, device=device, seed=seed, autocast=autocast)
+        for part in self.parts().values():
+            if isinstance(part, Optimizer) and part.max_grad_norm is None:
+                part.max_grad_norm = self.max_grad_norm
 
     @abstractmethod
     def update(self, batch: Batch) -> Update:

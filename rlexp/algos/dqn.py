@@ -80,7 +80,7 @@ class DQN(OffPolicyAlgorithm):
         """Q-network, target and optimizer."""
         self.q = self.q_network(spec, model)
         self.target_q = TargetNetwork(self.q)
-        self.optimizer = Adam(self.q.named_parameters(), self.learning_rate, max_grad_norm=self.max_grad_norm)
+        self.optimizer = Adam(self.q.named_parameters(), self.learning_rate)
 
     def q_network(self, spec: EnvSpec, model: Model) -> nn.Module:
         """One output for each action, and one for the state's value if dueling."""

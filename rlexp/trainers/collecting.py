@@ -69,7 +69,7 @@ class Collector:
 
     def _checked_carry(self, carry: Any) -> Tensor | None:
         """What a checkpoint, which may be a stranger's, says is remembered."""
-        if carry is None:
+        if carry is None or not self.policy.algo.carry_size:  # it may remember nothing any more: a setting, as others
             return None
         wanted = (self.num_envs, self.policy.algo.carry_size)
         if not isinstance(carry, Tensor) or carry.shape != wanted or carry.dtype != torch.float32:

@@ -1,4 +1,4 @@
-"""The first updates of PPO, A2C, DQN and SAC equal those of short, plain implementations without shared code."""
+"""The first updates of algorithms equal those of short, plain implementations without shared code."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlexp.algos import A2C, DQN, PPO, SAC
+from rlexp.algos import A2C, DDPG, DQN, PPO, SAC, TD3, TQC
 from rlexp.buffers import RolloutBuffer
 from rlexp.envs.spec import ActionSpec, EnvSpec, Leaf, ObsSpec
 from rlexp.models import Network
 from rlexp.models.layers import MLP
 from rlexp.types import Batch, Rollout
 from tests.algos.common import CPU, as_tensors, random_steps
-from tests.algos.oracles import a2c, dqn, ppo, sac
+from tests.algos.oracles import a2c, dqn, ppo, sac, td3, tqc
 
 OBS, WIDTH, ROWS = 4, 24, 32
 GAMMA = 0.97
@@ -168,6 +168,81 @@ def test_the_squashed_density_of_a_saturated_action_is_exact() -> None:
     u = torch.tensor(8.0, dtype=torch.float64)
     each = -0.5 * torch.log(torch.tensor(2 * torch.pi, dtype=torch.float64)) - torch.log(1 / torch.cosh(u) ** 2)
     torch.testing.assert_close(log_prob.double(), 2 * each[None], rtol=1e-5, atol=0)
+
+
+# ---- TQC
+
+
+@pytest.mark.parametrize(("critics", "quantiles", "drop", "kappa"), [(3, 5, 2, 1.0), (2, 4, 0, 0.3), (1, 6, 5, 1.0)])
+def test_tqc_equals_the_oracle(critics: int, quantiles: int, drop: int, kappa: float) -> None:
+    rates = dict.fromkeys(("actor_learning_rate", "critic_learning_rate", "alpha_learning_rate"), 3e-3)
+    settings = {"n_critics": critics, "n_quantiles": quantiles, "n_dropped": drop, "kappa": kappa}
+    ours = set_up(TQC(gamma=GAMMA, tau=0.05, initial_alpha=0.5, **settings, **rates), "continuous")
+    oracle = tqc.TQC(
+        give(sac.network(OBS, 4, WIDTH), weights(ours.actor)),
+        [give(sac.network(OBS + 2, quantiles, WIDTH), weights(ours.critic, i)) for i in range(critics)],
+        lr=3e-3,
+        tau=0.05,
+        target_entropy=-2.0,
+        initial_alpha=0.5,
+        drop=drop,
+        kappa=kappa,
+    )
+    for step in range(5):
+        data = transitions("continuous", step, scale=2.0)
+        noise, next_noise = torch.randn(2, ROWS, 2, generator=clone(ours.generator))
+        found = ours.update(as_batch(data)).metrics
+        assert_equal_metrics(found, oracle.update(**data, gamma=GAMMA, noise=noise, next_noise=next_noise))
+        assert_equal_weights(weights(ours.actor), oracle.actor, "actor")
+        for i in range(critics):
+            assert_equal_weights(weights(ours.critic, i), oracle.critics[i], f"critic {i}")
+            assert_equal_weights(weights(ours.target_critic.net, i), oracle.targets[i], f"target {i}")
+        assert ours.log_alpha.exp().item() == pytest.approx(oracle.alpha(), rel=1e-5)
+
+
+# ---- DDPG and TD3
+
+
+RATES = {"actor_learning_rate": 3e-3, "critic_learning_rate": 1e-2}
+
+
+@pytest.mark.parametrize(
+    ("ours", "critics", "delay", "scale", "clip", "max_norm"),
+    [
+        (DDPG(gamma=GAMMA, tau=0.05, **RATES), 1, 1, 0.0, 0.0, None),
+        (TD3(gamma=GAMMA, tau=0.05, **RATES), 2, 2, 0.2, 0.5, None),
+        (TD3(gamma=GAMMA, tau=0.05, n_critics=3, actor_interval=3, target_noise=1.0, max_grad_norm=0.1, **RATES),
+         3, 3, 1.0, 0.5, 0.1),
+    ],
+    ids=["ddpg", "td3", "td3 with everything"],
+)  # fmt: skip
+def test_ddpg_and_td3_equal_the_oracle(
+    ours: DDPG, critics: int, delay: int, scale: float, clip: float, max_norm: float | None
+) -> None:
+    set_up(ours, "continuous")
+    oracle = td3.TD3(
+        give(td3.network(OBS, 2, WIDTH), weights(ours.actor)),
+        [give(td3.network(OBS + 2, 1, WIDTH), weights(ours.critic, i)) for i in range(critics)],
+        actor_lr=3e-3,
+        critic_lr=1e-2,
+        tau=0.05,
+        delay=delay,
+        noise_scale=scale,
+        noise_clip=clip,
+        max_norm=max_norm,
+    )
+    for step in range(7):
+        data = transitions("continuous", step, scale=2.0)
+        noise = torch.randn(ROWS, 2, generator=clone(ours.generator))
+        found = ours.update(as_batch(data)).metrics
+        expected = oracle.update(**data, gamma=GAMMA, noise=noise)
+        assert found.keys() == expected.keys()  # the actor learns at the same updates
+        assert_equal_metrics(found, expected)
+        assert_equal_weights(weights(ours.actor), oracle.actor, "actor")
+        assert_equal_weights(weights(ours.target_actor.net), oracle.target_actor, "target actor")
+        for i in range(critics):
+            assert_equal_weights(weights(ours.critic, i), oracle.critics[i], f"critic {i}")
+            assert_equal_weights(weights(ours.target_critic.net, i), oracle.target_critics[i], f"target {i}")
 
 
 # ---- PPO
