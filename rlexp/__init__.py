@@ -37,6 +37,7 @@ _ALGORITHMS = {  # public name -> config in conf/algo
     "MARWIL": "marwil",
     "PPO": "ppo",
     "QRDQN": "qrdqn",
+    "REDQ": "redq",
     "RLPD": "rlpd",
     "Rainbow": "rainbow",
     "ReBRAC": "rebrac",
@@ -45,6 +46,7 @@ _ALGORITHMS = {  # public name -> config in conf/algo
     "SACN": "sac_n",
     "TD3": "td3",
     "TD3BC": "td3_bc",
+    "TQC": "tqc",
     "TRPO": "trpo",
     "XQL": "xql",
 }

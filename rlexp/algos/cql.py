@@ -99,16 +99,18 @@ class CQL(SAC):
             self.multiplier_optimizer.step(cql_multiplier_loss(self.log_multiplier, excess))
         return metrics, priority
 
-    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+    def critic_loss(
+        self, batch: Batch, next_value: Tensor, noise: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """The Bellman error and the conservative term."""
-        td_loss, q, next_value, metrics = super().critic_loss(batch, noise)
+        td_loss, q, metrics = super().critic_loss(batch, next_value, noise)
         gap = cql_gap(q, *self.sampled_values(batch, noise))
         metrics |= {"q/conservative_gap": gap.detach().mean()}
         if self.target_gap is None:
-            return cql_loss(td_loss, gap, self.conservative_weight), q, next_value, metrics
+            return cql_loss(td_loss, gap, self.conservative_weight), q, metrics
         multiplier = self.log_multiplier.detach().clamp(max=LOG_MULTIPLIER).exp()
         loss = cql_loss(td_loss, self.conservative_weight * gap, multiplier, self.target_gap)
-        return loss, q, next_value, metrics | {"q/multiplier": multiplier}
+        return loss, q, metrics | {"q/multiplier": multiplier}
 
     def sampled_values(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Q_i(s, a_j) [n, 3m, B] and log μ(a_j) [3m, B]: uniform actions, the policy's at s, and its at s′."""

@@ -9,7 +9,9 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from rlexp.algos.sac import SAC
+from rlexp.algos.losses import td_priority
+from rlexp.algos.sac import SAC, sac_critic_loss
+from rlexp.compiling import phase
 from rlexp.config.component import component
 from rlexp.config.fields import Count, Fraction, Positive, Static
 from rlexp.envs.spec import EnvSpec
@@ -63,19 +65,21 @@ class CrossQ(SAC):
     def build_target(self) -> None:
         """None."""
 
-    def move_target(self) -> None:
-        """None to move."""
-
     def adam_betas(self) -> tuple[float, float]:
         """Less momentum than SAC's, as nothing slows the targets down."""
         return self.adam_beta1, 0.999
 
-    def values(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Both from one pass."""
+    @phase
+    def critic_phase(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
+        """One step of the critics towards the soft Bellman target of the same pass."""
         with torch.no_grad():
             next_action, log_prob = self.policy(batch.next_obs).sample_with_log_prob(noise["next_action"])
         q, next_q = crossq_joint(self.critic, batch.obs, batch.action, batch.next_obs, next_action)
-        return q, self.reduce_target(next_q.detach(), noise) - self.log_alpha.detach().exp() * log_prob
+        next_value = self.reduce_target(next_q.detach(), noise) - self.log_alpha.detach().exp() * log_prob
+        loss = sac_critic_loss(q, batch.reward, batch.discount, next_value, batch.weight)
+        self.critic_optimizer.step(loss)
+        priority = td_priority(q, batch.reward + batch.discount * next_value, batch.weight)
+        return {"loss/critic": loss.detach(), "q/mean": q.detach().mean()}, priority
 
     def learning_policy(self, obs: Obs) -> Any:
         """π(·|s) by the statistics of this batch."""

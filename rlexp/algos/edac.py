@@ -41,10 +41,12 @@ class EDAC(SACN):
         if self.n_critics < 2:
             raise ConfigError("algo.n_critics=1: EDAC compares critics with each other, so it needs at least 2.")
 
-    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+    def critic_loss(
+        self, batch: Batch, next_value: Tensor, noise: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """SAC's loss and the similarity of ∇ₐQ_i, whose own gradient is taken too."""
         action = batch.action.repeat(self.n_critics, 1, 1).requires_grad_()  # one for each critic: [n, B, A]
-        loss, q, next_value, metrics = super().critic_loss(batch._replace(action=action), noise)
+        loss, q, metrics = super().critic_loss(batch._replace(action=action), next_value, noise)
         (gradient,) = torch.autograd.grad(q.sum(), action, create_graph=True)
         similarity = edac_similarity(gradient)
-        return loss + self.eta * similarity, q, next_value, metrics | {"q/similarity": similarity.detach()}
+        return loss + self.eta * similarity, q, metrics | {"q/similarity": similarity.detach()}

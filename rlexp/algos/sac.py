@@ -83,8 +83,17 @@ class SAC(OffPolicyAlgorithm):
         dim = spec.action.dim
         self.head: PolicyHead = SquashedGaussianHead(dim)
         self.actor = model.build(spec, self.head.out, defaults=self.actor_network)
-        judging = self.critic_network.of_critic()
-        self.critic = model.build(spec, 1, defaults=judging, action_dim=dim, ensemble=self.n_critics)
+        self.critic = model.build(
+            spec,
+            self.critic_outputs(),
+            defaults=self.critic_network.of_critic(),
+            action_dim=dim,
+            ensemble=self.n_critics,
+        )
+
+    def critic_outputs(self) -> int:
+        """Numbers that each critic predicts: Q(s, a)."""
+        return 1
 
     def build_target(self) -> None:
         """Critics that follow the critics."""
@@ -135,9 +144,11 @@ class SAC(OffPolicyAlgorithm):
     @phase
     def critic_phase(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
         """One step of the critics towards the soft Bellman target, and of the targets towards the critics."""
-        loss, q, next_value, metrics = self.critic_loss(batch, noise)
+        with torch.no_grad():
+            next_value = self.next_value(batch.next_obs, noise)
+        loss, q, metrics = self.critic_loss(batch, next_value, noise)
         self.critic_optimizer.step(loss)
-        self.move_target()
+        self.target_critic.follow(self.tau)
         priority = td_priority(q, batch.reward + batch.discount * next_value, batch.weight)
         return {"loss/critic": loss.detach(), "q/mean": q.detach().mean(), **metrics}, priority
 
@@ -151,20 +162,12 @@ class SAC(OffPolicyAlgorithm):
             self.alpha_optimizer.step(sac_alpha_loss(self.log_alpha, entropy, self.target_entropy(obs)))
         return {"loss/actor": loss.detach(), "policy/entropy": entropy.mean(), "policy/alpha": alpha}
 
-    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
-        """The critics' loss, Q_i(s, a) [n, B], the soft value of the next state [B], and metrics of a subclass."""
-        q, next_value = self.values(batch, noise)
-        return sac_critic_loss(q, batch.reward, batch.discount, next_value, batch.weight), q, next_value, {}
-
-    def values(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Q_i(s, a) [n, B], with gradients, and the soft value of the next state [B], without."""
-        with torch.no_grad():
-            next_value = self.next_value(batch.next_obs, noise)
-        return self.q_taken(batch), next_value
-
-    def move_target(self) -> None:
-        """The targets follow the critics."""
-        self.target_critic.follow(self.tau)
+    def critic_loss(
+        self, batch: Batch, next_value: Tensor, noise: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The critics' loss, Q_i(s, a) [n, B], and the metrics of what a subclass adds."""
+        q = self.q_taken(batch)
+        return sac_critic_loss(q, batch.reward, batch.discount, next_value, batch.weight), q, {}
 
     def q_taken(self, batch: Batch) -> Tensor:
         """Q_i(s, a) of the actions in the batch, [n, B]."""
@@ -187,5 +190,5 @@ class SAC(OffPolicyAlgorithm):
     def actor_loss(self, obs: Obs, alpha: Tensor, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The actor's loss, and the entropy estimate [B] that steers the temperature."""
         action, log_prob = self.learning_policy(obs).sample_with_log_prob(noise["action"])
-        q = self.reduce_actor(self.critic(obs, action)[..., 0])
+        q = self.reduce_actor(self.critic(obs, action).mean(-1))  # of a single output, or of quantiles
         return sac_actor_loss(alpha, log_prob, q), -log_prob.detach()

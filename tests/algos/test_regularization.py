@@ -192,6 +192,7 @@ def test_regularised_updates_are_one_graph_each_with_the_eager_numbers(variant: 
 
 
 @needs_compiler
+@pytest.mark.learning  # ten seconds of compiling
 def test_machine_code_drops_and_normalises_as_eager_code_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     import torch._inductor.config as inductor
@@ -210,7 +211,8 @@ def test_machine_code_drops_and_normalises_as_eager_code_does(tmp_path: Path, mo
     def forward(parts: tuple[Dropout, BatchRenorm], x: Tensor) -> Tensor:
         return parts[1](parts[0](x), train=True)
 
-    run = torch.compile(lambda x: forward(compiled, x), fullgraph=True, dynamic=False)
+    options = {"cpp_wrapper": True, "cpp.vec_isa_ok": True}  # as updates are compiled
+    run = torch.compile(lambda x: forward(compiled, x), fullgraph=True, dynamic=False, options=options)
     with torch.no_grad():
         for _ in range(3):
             x = torch.randn(2, 33, 40)
