@@ -19,7 +19,7 @@ PAGE = HERE / "README.md"
 TABLE = HERE.parent / "algorithms" / "README.md"
 ZOO = HERE.parents[1] / "conf" / "zoo"
 
-TARGETS = {  # preset: least return, budget, what the budget counts
+TARGETS = {  # preset: least return (or rate of success), budget, what the budget counts
     "ppo_cartpole": (475, 100_000, "steps"),
     "dqn_cartpole": (475, 80_000, "steps"),
     "dqn_double_cartpole": (475, 80_000, "steps"),
@@ -62,20 +62,39 @@ TARGETS = {  # preset: least return, budget, what the budget counts
     "iql_cartpole": (475, 30_000, "updates"),
     "awac_cartpole": (475, 30_000, "updates"),
     "crr_cartpole": (475, 30_000, "updates"),
+    "her_dqn_bit_flip": (0.9, 100_000, "steps"),
+    "dqn_bit_flip": (0.1, 100_000, "steps"),
+    "her_sac_point_maze": (0.9, 100_000, "steps"),
+    "her_sac_point_maze_open": (0.9, 20_000, "steps"),
+    "sac_point_maze_open": (0.9, 20_000, "steps"),
 }
 
-FAIL = {"ppo_cartpole_masked"}  # presets that show what cannot be learned so: their return stays below the figure
+# Presets that are measured by their rate of success.
+SUCCESS = {name for name in TARGETS if name.endswith(("_bit_flip", "_point_maze", "_point_maze_open"))}
+# Presets that show what cannot be learned so: their return stays below the figure.
+FAIL = {"ppo_cartpole_masked", "dqn_bit_flip", "sac_point_maze_open"}
 
 INTRO = """\
 # Benchmarks
 
 Every figure on this page was rendered by [`make.py`](make.py) from [`results.json`](results.json), which was collected
 from finished runs; a test compares the two. The return is the mean of the greedy evaluation episodes at the end of the
-budget (not the best one seen); a line that misses its target says so. Seeds were fixed beforehand.
+budget (not the best one seen), or the share of these episodes that succeeded; a line that misses its target says so.
+Seeds were fixed beforehand.
 
 Machine: two cores of a shared cloud computer, no GPU, one torch thread, often other work beside it: wall times are
 upper bounds, not measurements of speed.
 """
+
+
+def measure(preset: str) -> str:
+    """What of an evaluation counts for a preset."""
+    return "success_rate" if preset in SUCCESS else "return_mean"
+
+
+def shown(preset: str, value: float) -> str:
+    """A return, or a rate of success, as it is written."""
+    return f"success {value:.2f}" if preset in SUCCESS else f"{value:.1f}"
 
 
 def collect(folders: list[str]) -> None:
@@ -98,19 +117,20 @@ def read_run(folder: Path) -> dict[str, Any]:
     unit = TARGETS[preset][2]
     clock = "updates" if unit == "updates" else "env_steps"
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    shown = [word for word in run["command"] if not word.startswith(("name=", "threads=", "hydra.run.dir="))]
+    measured = f"eval/{measure(preset)}"
+    words = [word for word in run["command"] if not word.startswith(("name=", "threads=", "hydra.run.dir="))]
     return {
         "preset": preset,
         "seed": summary["seed"],
         "env": summary["env"],
-        "command": " ".join(shown),
+        "command": " ".join(words),
         "commit": (run["git"]["rlexp"] or {}).get("commit"),
         "versions": run["versions"],
         "spent": summary["updates" if unit == "updates" else "env_steps"],
         "wall_time_s": summary["wall_time_s"],
         "eval": summary["eval"],
         "best_eval": summary["best_eval"],
-        "curve": [[row[clock], round(row["eval/return_mean"], 3)] for row in rows if "eval/return_mean" in row],
+        "curve": [[row[clock], round(row[measured], 3)] for row in rows if measured in row],
     }
 
 
@@ -133,15 +153,16 @@ def page(results: list[dict[str, Any]]) -> str:
     lines = [INTRO, head, "|---|---|---|---|---|---|---|---|---|"]
     for name, runs in by_preset(results).items():
         least, budget, unit = TARGETS[name]
-        finals = [run["eval"]["return_mean"] for run in runs]
+        finals = [run["eval"][measure(name)] for run in runs]
         median = statistics.median(finals)
         as_said = (median < least) if name in FAIL else (median >= least)
         met = "yes" if as_said and max(run["spent"] for run in runs) <= budget * 1.02 else "**missed**"
-        target = f"{'<' if name in FAIL else '≥'} {least} in {budget:,} {unit}"
+        figure = "success " if name in SUCCESS else ""
+        target = f"{figure}{'<' if name in FAIL else '≥'} {least} in {budget:,} {unit}"
         seconds = statistics.median(run["wall_time_s"] for run in runs)
-        each = ", ".join(f"{value:.1f}" for value in finals)
+        each = ", ".join(shown(name, value).removeprefix(figure) for value in finals)
         lines.append(
-            f"| `{name}` | {runs[0]['env']} | {target} | **{median:.1f}** | {each} | {len(runs)} "
+            f"| `{name}` | {runs[0]['env']} | {target} | **{shown(name, median)}** | {each} | {len(runs)} "
             f"| {runs[0]['spent']:,} {unit} | {seconds:.0f} s | {met} |"
         )
     episodes = sorted({run["eval"]["episodes"] for run in results})
@@ -160,7 +181,8 @@ ABOUT = """\
 # Algorithms
 
 Rendered by [`make.py`](../benchmarks/make.py) from the registry, the presets and what they reached: the median of the
-final evaluations, over how many seeds; a line through a preset's figure means that it is there to show a failure.
+final evaluations (returns, or rates of success), over how many seeds; a line through a preset's figure means that it
+is there to show a failure.
 Every algorithm takes every observation space (Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple of these,
 images) and, where actions are discrete, action masks.
 """
@@ -192,8 +214,8 @@ def algorithms(results: list[dict[str, Any]]) -> str:
         heading = (TABLE.parent / f"{name}.md").read_text().splitlines()[0].removeprefix("# ")
         measured = []
         for preset in presets.get(name, []):
-            finals = [run["eval"]["return_mean"] for run in groups.get(preset, [])]
-            figure = f"{statistics.median(finals):.1f} ({len(finals)})" if finals else "not measured"
+            finals = [run["eval"][measure(preset)] for run in groups.get(preset, [])]
+            figure = f"{shown(preset, statistics.median(finals))} ({len(finals)})" if finals else "not measured"
             measured.append(f"`{preset}` " + (f"~~{figure}~~" if preset in FAIL else f"**{figure}**"))
         loops = ", ".join(sorted(cls.loops, key=order.index))
         lines.append(f"| [{heading}]({name}.md) | {loops} | {', '.join(sorted(cls.actions))} | {', '.join(measured)} |")
@@ -221,6 +243,9 @@ def draw(results: list[dict[str, Any]], folder: Path) -> None:
         axis.axhline(least, color="grey", linestyle="--", linewidth=1)
         axis.set_title(name, fontsize=11)
         axis.set_xlabel(f"thousand {unit}", fontsize=9)
+        if name in SUCCESS:
+            axis.set_ylabel("rate of success", fontsize=9)
+            axis.set_ylim(-0.05, 1.05)
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0, 0].set_ylabel("evaluation return")

@@ -5,9 +5,11 @@ Names are looked up with importlib and nothing else; a wrapper target must be a 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import importlib
+import io
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -69,7 +71,9 @@ def find_registration(env_id: str) -> Registration:
             raise EnvError(f"env.id={env_id}: the module {module!r} could not be imported ({problem}).") from error
     elif plugin:
         try:
-            importlib.import_module(plugin)
+            # gymnasium-robotics tells whoever imports it of changes in tasks that were not asked for.
+            with contextlib.redirect_stderr(io.StringIO()):
+                importlib.import_module(plugin)
         except ImportError as error:
             raise EnvError(missing_package(env_id, error)) from error
     known = _same_name(name)

@@ -77,3 +77,20 @@ def test_the_strategy_is_a_setting_with_three_values() -> None:
     built = Runner(config("dqn", "buffer.strategy=final", "buffer.n_sampled_goal=1")).buffer
     assert isinstance(built, HerBuffer)
     assert (built.strategy.value, built.n_sampled_goal) == ("final", 1)
+
+
+@pytest.mark.parametrize(("name", "loop"), [("sac", "mixed"), ("crr", "offline")])
+def test_data_are_given_other_goals_too(name: str, loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLEXP_CACHE", str(tmp_path))
+    budget = "total_updates" if loop == "offline" else "total_steps"
+    given = [f"algo={name}", f"trainer={loop}", f"trainer.{budget}=60", "env=gym", f"env.id={LINE}", "buffer=her"]
+    given += ["dataset=random", "dataset.size=60", "trainer.eval_episodes=2", "trainer.batch_size=8", *QUIET]
+    runner = Runner(compose([*given, *(["trainer.learning_starts=30"] if loop == "mixed" else [])]))
+    runner.train(tmp_path / "run")
+    data: Any = runner.trainer.prior if loop == "mixed" else runner.buffer  # type: ignore[attr-defined]
+    batch = data.sample(40)
+    own = data.gather(batch.index.numpy())
+    other = (batch.obs["desired_goal"] != own.obs["desired_goal"]).flatten()
+    assert other[:32].all()
+    assert not other[32:].any()
+    assert (batch.obs["observation"] == own.obs["observation"]).all()

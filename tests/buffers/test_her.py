@@ -12,6 +12,7 @@ from naive_ring import RUNNING, TERMINATED, TRUNCATED, NaiveBuffer, World
 
 from rlexp.buffers import HerBuffer, ReplayBuffer
 from rlexp.envs.spec import ActionSpec, EnvSpec, Leaf, ObsSpec
+from rlexp.envs.vector import VecStep
 from rlexp.seeding import numpy_generator
 from rlexp.tree import tree_map
 from tests.trees import tree_equal
@@ -139,6 +140,52 @@ def test_batches_are_those_of_an_implementation_with_whole_episodes(strategy, te
             naive.add(action, step)
         if len(buffer) and number % 3 == 0:
             assert_sampled_as_by_hand(buffer, naive, seed, terminates)
+
+
+BITS = np.array([[0, 0], [0, 1], [1, 1]], np.int8)  # goals: achieved at first, after one step, after two
+
+
+def two_steps(terminates: bool, n_step: int, own: int, end: int) -> HerBuffer:
+    """An episode of two steps whose own goal is ``BITS[own]``, which ends as ``end`` says."""
+    buffer = build(n_step=n_step, strategy="episode", terminates=terminates)
+
+    def obs(goal: int) -> dict[str, np.ndarray]:
+        return {"achieved_goal": BITS[[goal]], "desired_goal": BITS[[own]], "observation": np.zeros((1, 2), np.float32)}
+
+    buffer.start(obs(0))
+    going = obs(1)
+    nothing, ends = np.array([False]), np.array([True])
+    buffer.add(np.array([0]), VecStep(going, going, np.array([-1.0], np.float32), nothing, nothing, []))
+    flags = (ends, nothing) if end == TERMINATED else (nothing, ends)
+    buffer.add(np.array([1]), VecStep(obs(0), obs(2), np.array([0.0], np.float32), *flags, []))
+    return buffer
+
+
+@pytest.mark.parametrize(
+    ("terminates", "own", "end", "goal", "discounts"),
+    [
+        (True, 2, TERMINATED, 2, (GAMMA, 0.0)),  # as it was
+        (True, 2, TERMINATED, 1, (0.0, GAMMA)),  # the other goal ends it earlier, and the own one no longer
+        (True, 1, TERMINATED, 1, (0.0, 0.0)),  # the second step fell over: no goal changes that
+        (True, 1, TRUNCATED, 2, (GAMMA, 0.0)),
+        (True, 2, TRUNCATED, 1, (0.0, GAMMA)),
+        (False, 2, TERMINATED, 1, (GAMMA, 0.0)),  # an environment that does not say: ends stay
+    ],
+)
+def test_a_transition_is_terminal_where_its_new_goal_ends_the_episode(terminates, own, end, goal, discounts):
+    buffer = two_steps(terminates, 1, own, end)
+    last, reward, discount = buffer._windows_to(np.array([0, 1]), BITS[[goal, goal]])
+    assert last.tolist() == [0, 1]
+    assert reward.tolist() == [0.0 if goal == 1 else -1.0, 0.0 if goal == 2 else -1.0]
+    np.testing.assert_allclose(discount, discounts, rtol=1e-6)
+
+
+def test_a_window_stops_where_the_new_goal_ends_the_episode():
+    buffer = two_steps(True, 3, 2, TRUNCATED)
+    last, reward, discount = buffer._windows_to(np.array([0, 0]), BITS[[1, 2]])
+    assert last.tolist() == [0, 1]
+    assert reward.tolist() == [0.0, -1.0]  # reached at once; one step too early, then reached
+    assert discount.tolist() == [0.0, 0.0]
 
 
 def filled(steps=60, num_envs=2, **changes) -> tuple[HerBuffer, GoalWorld]:
