@@ -82,6 +82,14 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 
 def read_hdf5(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an HDF5 file that have D4RL's names; others are not touched."""
+    with hdf5_arrays(path) as arrays:
+        check_memory(sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays.values()), path)
+        return {key: np.asarray(each[()]) for key, each in arrays.items()}
+
+
+@contextmanager
+def hdf5_arrays(path: Path) -> Iterator[dict[str, Any]]:
+    """The datasets of an HDF5 file that have D4RL's names, checked but not read: a slice of one is read when taken."""
     import h5py
 
     with reading(path, "HDF5 file"), h5py.File(path, "r") as file:
@@ -90,9 +98,9 @@ def read_hdf5(path: Path) -> dict[str, np.ndarray]:
         for key in _KEYS:
             if key in list(file):  # `in file` would follow the link
                 _collect(file, key, key, path, datasets)
-        sizes = [_checked_size(dataset, key, path) for key, dataset in datasets.items()]
-        check_memory(sum(sizes), path)
-        return {key: np.asarray(dataset[()]) for key, dataset in datasets.items()}
+        for key, dataset in datasets.items():
+            _checked_size(dataset, key, path)
+        yield datasets
 
 
 def save_npz(path: str | Path, data: Transitions) -> None:

@@ -146,6 +146,9 @@ def leaves_differ(left: object, right: object, rows: int) -> np.ndarray:
     for name, leaf in tree_leaves(left):
         for start in range(0, rows, _CHUNK):
             stop = min(start + _CHUNK, rows)
-            part = leaf[start:stop] != others[name][start:stop]
+            ours, theirs = leaf[start:stop], others[name][start:stop]
+            part = ours != theirs
+            if ours.dtype.kind == "f":
+                part &= (ours == ours) | (theirs == theirs)  # NaN is the same as NaN here
             differs[start:stop] |= part.reshape(len(part), -1).any(1)
     return differs

@@ -14,6 +14,7 @@ from rlexp.datasets.transitions import Transitions, joined
 from rlexp.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
+    from rlexp.config.trust import Trust
     from rlexp.envs.gym_env import GymEnv
 
 
@@ -75,14 +76,14 @@ def run_folders(folder: Path) -> list[Path]:
     return [Path(entry["name"]) for entry in find_runs([folder])]
 
 
-def read_memory(path: Path) -> Transitions:
-    """The replay memory in a run's newest checkpoint, actions in environment units."""
+def read_memory(path: Path, *, trust: Trust | None = None, which: str = "last") -> Transitions:
+    """The replay memory in a run's newest checkpoint, or another, actions in environment units."""
     from rlexp.buffers import ReplayBuffer
     from rlexp.config.trust import trusting
     from rlexp.loading import load
     from rlexp.trainers.replay import Replay
 
-    loaded = load(path, trust=trusting())
+    loaded = load(path, which=which, trust=trusting() if trust is None else trust)
     runner = loaded.runner
     if not isinstance(runner.trainer, Replay) or not isinstance(runner.buffer, ReplayBuffer):
         raise DataError(f"{path} has no replay memory: it was trained in the {runner.trainer.loop} loop.")
