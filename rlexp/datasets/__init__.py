@@ -1,4 +1,4 @@
-"""Where offline transitions come from: files, a random policy, memory or best agent of an earlier run. Free of torch."""
+"""Where offline transitions come from: files, a random policy, the memory or best agent of a run. Free of torch."""
 
 from rlexp.datasets.base import Dataset
 from rlexp.datasets.combined import CombinedDataset
