@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,15 +12,17 @@ from torch import Tensor, nn
 from rlexp.algos.cloning import ReturnCloning
 from rlexp.buffers.derived import MC_RETURN
 from rlexp.config.component import component
-from rlexp.config.fields import Fraction, NonNegative
+from rlexp.config.fields import Fraction, NonNegative, Positive
 from rlexp.envs.spec import EnvSpec
 from rlexp.models import Model
 from rlexp.types import Batch
 
 
-def marwil_weight(advantage: Tensor, norm: float | Tensor, beta: float | Tensor) -> Tensor:
-    """exp(β A / c) with the running norm c of the advantages."""
-    return (beta * advantage / (norm + 1e-8)).exp()
+def marwil_weight(
+    advantage: Tensor, norm: float | Tensor, beta: float | Tensor, max_weight: float | Tensor = math.inf
+) -> Tensor:
+    """exp(β A / c) with the running norm c of the advantages, up to ``max_weight``."""
+    return (beta * advantage / (norm + 1e-8)).exp().clamp(max=max_weight)
 
 
 def marwil_loss(log_prob: Tensor, weight: Tensor) -> Tensor:
@@ -52,13 +55,15 @@ class MARWIL(ReturnCloning):
 
     Value:   V(s) → R, the discounted return of the rest of the episode.
     Actor:   maximise  E_D[e^{β A / c} log π(a|s)],  A = R − V(s),  c² the running mean of A².
-    Imitation that prefers what went better than usual, without bootstrapping: robust, and with β = 0 plain behaviour
-    cloning. For data of one decent policy or of several, in whole episodes.
+    The better V, the more the largest A exceeds c, so weights are bounded. Imitation that prefers what went better than
+    usual, without bootstrapping: robust, and with β = 0 plain behaviour cloning. For data of one decent policy or of
+    several, in whole episodes.
     """
 
     derived: ClassVar[frozenset[str]] = frozenset({MC_RETURN})
 
     beta: NonNegative = 1.0  # how much more the better actions are cloned; 0: all alike
+    max_weight: Positive = 20.0  # bound of the weights
     norm_rate: Fraction = 0.01  # share of the newest batch in the running norm of the advantages
 
     def build(self, spec: EnvSpec, model: Model) -> None:
@@ -72,7 +77,7 @@ class MARWIL(ReturnCloning):
 
     def advantage_weight(self, advantage: Tensor) -> Tensor:
         """By advantages in units of their running norm."""
-        return marwil_weight(advantage, self.norm(advantage, self.norm_rate), self.beta)
+        return marwil_weight(advantage, self.norm(advantage, self.norm_rate), self.beta, self.max_weight)
 
     def actor_loss(self, log_prob: Tensor, weight: Tensor) -> Tensor:
         """Weighted imitation."""

@@ -211,7 +211,7 @@ def test_the_deviation_of_continuous_actions_is_one_for_all_states_and_learned(c
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_marwil_clones_by_returns_in_units_of_their_running_norm(kind: str) -> None:
-    algo = set_up(MARWIL(beta=0.7, norm_rate=0.2), kind)
+    algo = set_up(MARWIL(beta=0.7, norm_rate=0.2, max_weight=1.3), kind)
     batch, (actor, old_value), _ = observe(algo, "actor", "value_net")
     mean = algo.norm.mean.item()
     metrics = values(algo.update(batch).metrics)
@@ -221,7 +221,9 @@ def test_marwil_clones_by_returns_in_units_of_their_running_norm(kind: str) -> N
         square = sum(each**2 for each in advantage) / ROWS
         c = math.sqrt((mean + 0.2 * (square - mean)) / (1 - 0.8**4))  # the fourth update
         log_prob = policy_of(algo, actor(batch.obs), None, -5.0, 0.0).log_prob(batch.action)
-        loss = -sum(math.exp(0.7 * advantage[b] / c) * log_prob[b].item() for b in range(ROWS)) / ROWS
+        weights = [min(math.exp(0.7 * each / c), 1.3) for each in advantage]
+        loss = -sum(weights[b] * log_prob[b].item() for b in range(ROWS)) / ROWS
+    assert 0 < sum(weight == 1.3 for weight in weights) < ROWS
     assert metrics["loss/value"] == pytest.approx(square, rel=1e-4)
     assert metrics["loss/actor"] == pytest.approx(loss, rel=1e-4)
 

@@ -147,6 +147,7 @@ def test_xql_equals_a_loop(rng: np.random.Generator, shift: float) -> None:
 
 def test_marwil_weight_is_measured_in_norms_of_the_advantage() -> None:
     close(marwil_weight(t(0.0, 2.0, -4.0), 2.0, 0.5), [1.0, math.e**0.5, math.e**-1])
+    close(marwil_weight(t(3.0, 80.0), 2.0, 1.0, 20.0), [math.e**1.5, 20.0])
     close(marwil_weight(t(3.0, -3.0), 2.0, 0.0), [1.0, 1.0])  # β = 0 is behaviour cloning
     close(marwil_loss(t(-1.0, -2.0), t(1.0, 1.0)), 1.5)
 
