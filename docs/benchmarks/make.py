@@ -47,6 +47,16 @@ TARGETS = {  # preset: least return, budget, what the budget counts
     "td3_pendulum": (-200, 20_000, "steps"),
     "rlpd_pendulum": (-200, 10_000, "steps"),
     "crr_pendulum": (-250, 30_000, "updates"),
+    "cql_pendulum": (-250, 30_000, "updates"),
+    "cal_ql_pendulum": (-250, 30_000, "updates"),
+    "sac_n_pendulum": (-250, 30_000, "updates"),
+    "edac_pendulum": (-250, 30_000, "updates"),
+    "bcq_pendulum": (-250, 30_000, "updates"),
+    "bear_pendulum": (-250, 30_000, "updates"),
+    "td3_bc_pendulum": (-250, 30_000, "updates"),
+    "rebrac_pendulum": (-250, 30_000, "updates"),
+    "discrete_cql_cartpole": (475, 30_000, "updates"),
+    "discrete_bcq_cartpole": (475, 30_000, "updates"),
 }
 
 FAIL = {"ppo_cartpole_masked"}  # presets that show what cannot be learned so: their return stays below the figure
