@@ -1,4 +1,4 @@
-"""The command line: ``rlexp [train] OVERRIDES…``, ``eval``, ``resume``, ``predict``, ``list``, ``bench``.
+"""The command line: ``rlexp [train] OVERRIDES…`` and the commands that ``dispatch`` lists.
 
 Importing torch takes seconds, so it happens only inside the commands that need it: help and listings answer at once.
 """
@@ -46,6 +46,8 @@ def dispatch(arguments: list[str]) -> int:
         "eval": evaluate,
         "resume": resume,
         "predict": predict,
+        "collect": collect,
+        "data": data,
         "list": list_choices,
         "bench": bench,
     }
@@ -318,6 +320,20 @@ def predict(arguments: list[str]) -> int:
             raise DataError(f"line {number}: {error}") from error
         print(json.dumps(_json_action(action)), flush=True)
     return 0
+
+
+def collect(arguments: list[str]) -> int:
+    """Play a policy and keep the transitions as a dataset."""
+    from rlexp.data_commands import collect as run
+
+    return run(arguments)
+
+
+def data(arguments: list[str]) -> int:
+    """Look at a dataset."""
+    from rlexp.data_commands import data as run
+
+    return run(arguments)
 
 
 def _json_action(action: Any) -> Any:

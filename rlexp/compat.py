@@ -7,15 +7,21 @@ from typing import Any
 from rlexp.algos.base import MIXED, OFFLINE, ON_POLICY, Algorithm
 from rlexp.buffers import ReplayBuffer, RolloutBuffer
 from rlexp.buffers.derived import MC_RETURN, check_derived
+from rlexp.buffers.prioritized import PrioritizedBuffer
 from rlexp.config.component import REGISTRY
+from rlexp.datasets.settings import ObsScaling, Reward
 from rlexp.envs import GymEnv
 from rlexp.envs.spec import EnvSpec
 from rlexp.errors import ConfigError, DataError
 from rlexp.trainers.base import Trainer
 
 
-def check_env_settings(env: GymEnv, trainer: Trainer) -> None:
-    """Refuse a setting of the environment that the loop would silently ignore."""
+def check_env_settings(env: GymEnv, trainer: Trainer, dataset: Any = None) -> None:
+    """Refuse a setting of the environment that the loop would silently ignore, or that another one contradicts."""
+    if env.normalize_obs and getattr(dataset, "obs", None) is ObsScaling.standardize:
+        raise ConfigError("dataset.obs=standardize and env.normalize_obs=true are two ways to do the same: choose one.")
+    if env.normalize_reward and getattr(dataset, "reward", Reward.none) is not Reward.none:
+        raise ConfigError("dataset.reward and env.normalize_reward are two ways to do the same: choose one.")
     if trainer.loop == OFFLINE and env.normalize_reward:
         raise ConfigError(
             "The offline loop takes no environment steps to normalise rewards by: drop env.normalize_reward."
@@ -44,6 +50,8 @@ def check_compatible(name: str, algo: Algorithm, trainer: Trainer, buffer: Any, 
     if not isinstance(buffer, wanted):
         buffers = [each for each, cls in REGISTRY["buffer"].items() if issubclass(cls, wanted)]
         raise ConfigError(f"The {trainer.loop} loop needs buffer={' or buffer='.join(sorted(buffers))}.")
+    if isinstance(buffer, PrioritizedBuffer) and getattr(dataset, "weighted", False):
+        raise ConfigError("buffer=prioritized samples by TD errors, not by the weights of sources. Use buffer=replay.")
     if trainer.loop in (OFFLINE, MIXED) and dataset is None:
         choices = " or ".join(f"dataset={choice}" for choice in sorted(REGISTRY.get("dataset", {})))
         raise DataError(f"algo={name} learns from data in the {trainer.loop} loop, but dataset is null. Use {choices}.")

@@ -32,9 +32,14 @@ class RunningNorm:
     """
 
     def __init__(
-        self, shape: tuple[int, ...] = (), *, device: torch.device | str | None = None, clip: float = 10.0
+        self,
+        shape: tuple[int, ...] = (),
+        *,
+        device: torch.device | str | None = None,
+        clip: float = 10.0,
+        margin: float = 0.0,
     ) -> None:
-        self.shape, self.clip = tuple(shape), clip
+        self.shape, self.clip, self.margin = tuple(shape), clip, margin  # margin: added to the deviation
         self.count = 0
         self.mean = torch.zeros(self.shape, dtype=torch.float64, device=device)
         self.m2 = torch.zeros_like(self.mean)  # sum of squared distances from the mean
@@ -63,7 +68,8 @@ class RunningNorm:
 
     def _refresh(self) -> None:
         self._shift.copy_(self.mean)
-        self._scale.copy_(torch.where(self.m2 > 0, (self.var + _EPS).rsqrt(), 1.0))
+        scale = 1 / (self.var.sqrt() + self.margin) if self.margin else (self.var + _EPS).rsqrt()
+        self._scale.copy_(torch.where(self.m2 > 0, scale, 1.0))
 
     def __call__(self, x: Tensor) -> Tensor:
         """``x`` with mean 0 and variance 1, clipped."""
@@ -90,11 +96,19 @@ class RunningNorm:
 
 
 class ObsNormalizer:
-    """Normalises the float boxes of an observation; bytes, integers and bits pass untouched."""
+    """Normalises the float boxes of an observation; bytes, integers and bits pass untouched.
 
-    def __init__(self, obs: ObsSpec, *, device: torch.device | str | None = None, clip: float = 10.0) -> None:
+    ``fixed``: by the statistics of a dataset alone and without clipping, (s − mean) / (deviation + 1e-3), as in TD3+BC
+    (Fujimoto & Gu, 2021).
+    """
+
+    def __init__(
+        self, obs: ObsSpec, *, device: torch.device | str | None = None, clip: float = 10.0, fixed: bool = False
+    ) -> None:
+        self.fixed = fixed
+        kind = {"clip": math.inf, "margin": 1e-3} if fixed else {"clip": clip}
         self.norms = {
-            name: RunningNorm(leaf.shape, device=device, clip=clip)
+            name: RunningNorm(leaf.shape, device=device, **kind)
             for name, leaf in obs.seen.items()
             if leaf.kind == "box" and leaf.dtype == "float32"
         }

@@ -1,4 +1,4 @@
-"""The typed options of ``eval``, ``predict`` and ``resume``, read from the same key=value form as everything else."""
+"""The typed options of the commands on runs and datasets, read from the same key=value form as everything else."""
 
 from __future__ import annotations
 
@@ -52,6 +52,34 @@ class EvalOptions(PredictOptions):
     render: bool = field(default=False, metadata={HELP: "show the environment in a window"})
 
 
+@dataclass
+class CollectOptions(RunOptions):
+    """Of ``rlexp collect RUN|random``."""
+
+    to: str = field(default="", metadata={HELP: "file.hdf5, file.npz, or the new id of a Minari dataset (NAME/ID-v0)"})
+    format: str | None = field(default=None, metadata={HELP: "hdf5, npz or minari; left out: by the name"})
+    steps: int | None = field(default=None, metadata={HELP: "transitions to collect"})
+    episodes: int | None = field(default=None, metadata={HELP: "whole episodes to collect, instead of steps"})
+    policy: str = field(
+        default="stochastic", metadata={HELP: "stochastic (as in training), deterministic, epsilon, or replay (memory)"}
+    )
+    epsilon: float | None = field(
+        default=None, metadata={HELP: "policy=epsilon: probability of a random action, 0.1 if left out"}
+    )
+    checkpoints: list[str] = field(
+        default_factory=list, metadata={HELP: "a mixture: each episode is played by one of these, e.g. [random,last]"}
+    )
+    weights: list[float] = field(default_factory=list, metadata={HELP: "how often each of checkpoints plays"})
+    seed: int = field(default=0, metadata={HELP: "of the episodes and the actions"})
+
+
+@dataclass
+class InfoOptions:
+    """Of ``rlexp data info PATH``."""
+
+    plot: str | None = field(default=None, metadata={HELP: "file for a picture of returns and lengths: plot=data.png"})
+
+
 USAGE = {
     ResumeOptions: """\
 rlexp resume RUN [OPTION=VALUE…] [KEY=VALUE…]     continue a run exactly where it stopped
@@ -70,6 +98,18 @@ rlexp eval RUN [OPTION=VALUE…] [KEY=VALUE…]       play episodes with the tra
 
 KEY=VALUE changes a setting of the run for these episodes, e.g. env.max_episode_steps=100. Returns are shown as
 mean ± standard deviation over the episodes.""",
+    CollectOptions: """\
+rlexp collect RUN to=FILE|ID steps=N|episodes=N [OPTION=VALUE…] [KEY=VALUE…]
+rlexp collect random env=NAME to=FILE|ID steps=N|episodes=N     play a policy and keep what happened as a dataset
+
+KEY=VALUE changes a setting of the run for these episodes, as for eval. policy=replay writes the replay memory of the
+run instead of playing.""",
+    InfoOptions: """\
+rlexp data info PATH [env=NAME] [plot=FILE.png]    what is in a dataset, and what is wrong with it
+
+PATH is a .npz or .hdf5 file with D4RL's keys, a run directory or folder of runs, or the id of a local Minari dataset.
+env=NAME (and env.KEY=VALUE) gives the bounds of actions and the time limit to compare with. Exit code 1: there are
+problems.""",
 }
 
 
@@ -78,17 +118,24 @@ def usage(kind: type) -> str:
     rows = [(f"{each.name}={_shown(each)}", each.metadata[HELP]) for each in fields(kind)]
     rows += [(f"{name}=…", text) for name, text in _run_settings(kind).items()]
     options = "\n".join(f"  {name:<20}{text}" for name, text in rows)
-    return f"{USAGE[kind]}\n\nRUN is a run directory, the name of one below outputs/, or a checkpoint.\n\n{options}"
+    run = (
+        "\n\nRUN is a run directory, the name of one below outputs/, or a checkpoint."
+        if kind is not InfoOptions
+        else ""
+    )
+    return f"{USAGE[kind]}{run}\n\n{options}"
 
 
 def _run_settings(kind: type) -> dict[str, str]:
     """Those that the command has a use for: only a run in progress shows any."""
+    if kind is InfoOptions:
+        return {}
     return {name: text for name, text in RUN_SETTINGS.items() if kind is ResumeOptions or name != "progress"}
 
 
 def _shown(each: Field[Any]) -> str:
     default = [] if each.default is MISSING else each.default
-    return str(default).lower()
+    return "…" if default in (None, "") else str(default).lower()
 
 
 def read_options(kind: type[T], arguments: Sequence[str]) -> tuple[T, list[str]]:
@@ -102,7 +149,7 @@ def read_options(kind: type[T], arguments: Sequence[str]) -> tuple[T, list[str]]
         key = argument.lstrip("+").partition("=")[0]
         if key in names:
             value = parse_override(argument)[1]
-            given[key] = whole(value) if kinds[key] is int else value
+            given[key] = whole(value) if kinds[key] in (int, int | None) else value
         elif "." in key or key in (*settings, *KEPT):
             overrides.append(argument)
         else:
@@ -110,12 +157,13 @@ def read_options(kind: type[T], arguments: Sequence[str]) -> tuple[T, list[str]]
                 f"{argument}: no such option.{suggest(key, [*names, *settings])} "
                 "Settings of the run are written like env.num_envs=4."
             )
-    if isinstance(given.get("trust"), str):
-        given["trust"] = [given["trust"]]
+    for key in ("trust", "checkpoints"):
+        if isinstance(given.get(key), str):
+            given[key] = [given[key]]
     try:
         options: T = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), given))  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         raise ConfigError(complaint(str(error.full_key), error)) from error
-    if getattr(options, "episodes", 1) < 1:
-        raise ConfigError(f"episodes must be at least 1, not {options.episodes}.")  # type: ignore[attr-defined]
+    if isinstance(options, EvalOptions) and options.episodes < 1:
+        raise ConfigError(f"episodes must be at least 1, not {options.episodes}.")
     return options, overrides

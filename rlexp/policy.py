@@ -28,12 +28,15 @@ class Policy:
         algo: Algorithm,
         *,
         normalize_obs: bool = False,
+        by_dataset: bool = False,
         normalize_reward: bool = False,
         num_envs: int = 1,
     ) -> None:
         self.spec, self.algo, self.device = spec, algo, algo.device
         self.rescale = algo.unit_actions and spec.action.kind == "continuous"
-        self.obs_normalizer = ObsNormalizer(spec.obs, device=self.device) if normalize_obs else None
+        self.obs_normalizer = (  # by_dataset: with the fixed statistics of the data that was learned from
+            ObsNormalizer(spec.obs, device=self.device, fixed=by_dataset) if normalize_obs or by_dataset else None
+        )
         self.reward_normalizer = RewardNormalizer(num_envs, float(algo.gamma)) if normalize_reward else None
 
     def tensor(self, obs: ArrayTree) -> Obs:
@@ -96,8 +99,9 @@ class Policy:
         for what, normalizer in normalizers.items():
             saved = state[f"{what}_normalizer"]
             if (saved is None) != (normalizer is None):
-                had = "false" if saved is None else "true"
-                raise CheckpointError(f"The checkpoint was trained with env.normalize_{what}={had}: leave it so.")
+                had = "without" if saved is None else "with"
+                other = " or dataset.obs=standardize" if what == "obs" else ""
+                raise CheckpointError(f"The checkpoint was trained {had} env.normalize_{what}{other}: leave it so.")
             if normalizer is not None:
                 normalizer.load_state_dict(saved)
 

@@ -26,6 +26,7 @@ from rlexp.config.component import registered_name
 from rlexp.config.trust import EVERYTHING, Trust, own_packages
 from rlexp.contracts import check_kinds
 from rlexp.datasets import Dataset, Transitions
+from rlexp.datasets.settings import ObsScaling
 from rlexp.envs import GymEnv
 from rlexp.errors import CheckpointError, ConfigError, DataError, RunError
 from rlexp.evaluation import Evaluator
@@ -84,9 +85,10 @@ class Runner:
         if not isinstance(self.model, Network):
             self.model = CheckedModel(self.model)
         self.env.factory = env_factory
+        self._data: Transitions | None = None  # between loading and the trainer
         self.algo_name = registered_name("algo", type(self.algo))
         self.spec = self.env.spec()
-        check_env_settings(self.env, self.trainer)
+        check_env_settings(self.env, self.trainer, self.dataset)
         check_compatible(self.algo_name, self.algo, self.trainer, self.buffer, self.dataset, self.spec)
 
     # ---- the three ways to use it
@@ -109,26 +111,26 @@ class Runner:
     def train(self, path: Path | str, command: Sequence[str] = (), group: str | None = None) -> dict[str, Any]:
         """Train from the beginning in a new run directory; returns the summary."""
         with self._console() as console:
-            data = self._load_dataset(console)
+            self._data = self._load_dataset(console)
             self.check_memory()
             decisions = self._decide(console)
             self._say_memory(console)
             with RunDir.create(path, self.config, command, decisions=decisions, group=group) as run_dir:
-                return self._run(run_dir, console, data)
+                return self._run(run_dir, console)
 
     def resume(
         self, run_dir: RunDir, command: Sequence[str] = (), *, changes: Sequence[str] = (), which: str = "last"
     ) -> dict[str, Any]:
         """Continue a run from its newest whole checkpoint, or another; ``changes``: what its config had otherwise."""
         with self._console() as console, run_dir.lock():
-            data = self._load_dataset(console)
+            self._data = self._load_dataset(console)
             self.check_memory()
             decisions = self._saved_decisions(run_dir)
             if self.config["device"] == "auto":
                 self.device = resolve_device(decisions["device"])
             self._setup_algo()
             self._apply_decisions(decisions, console)
-            return self._run(run_dir, console, data, resumed=True, changes=changes, which=which, command=command)
+            return self._run(run_dir, console, resumed=True, changes=changes, which=which, command=command)
 
     # ---- inside
 
@@ -142,6 +144,7 @@ class Runner:
             self.spec,
             self.algo,
             normalize_obs=self.env.normalize_obs,
+            by_dataset=getattr(self.dataset, "obs", None) is ObsScaling.standardize,
             normalize_reward=normalize_reward,
             num_envs=self.env.num_envs,
         )
@@ -219,7 +222,6 @@ class Runner:
         self,
         run_dir: RunDir,
         console: Console,
-        data: Transitions | None,
         *,
         resumed: bool = False,
         changes: Sequence[str] = (),
@@ -237,10 +239,11 @@ class Runner:
             recorder=Recorder(run_dir, loggers, console, trainer.unit),
             run_dir=run_dir,
             seed=self.seed,
-            dataset=data,
-            dataset_hash=None if data is None else data.sha256,
+            dataset=self._data,
+            dataset_hash=None if self._data is None else self._data.sha256,
             callbacks=self.callbacks,
         )
+        self._data = None  # the trainer takes it into its memory; nobody else shall keep it
         status = "failed"
         reason: str | None = None
         summary: dict[str, Any] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlexp.config.compose import CHOICE_GROUPS, choices
-from rlexp.options import EvalOptions, PredictOptions, ResumeOptions, usage
+from rlexp.options import CollectOptions, EvalOptions, InfoOptions, PredictOptions, ResumeOptions, usage
 
 HELP = """\
 rlexp: reinforcement-learning experiments composed from configs
@@ -15,11 +15,13 @@ rlexp: reinforcement-learning experiments composed from configs
   rlexp eval RUN [episodes=20 checkpoint=last|best seed=0 render=false]
                                                   play episodes with the trained policy
   rlexp predict RUN [checkpoint=last|best]        observations as JSON lines in, actions out
+  rlexp collect RUN|random to=FILE|ID steps=N     play a policy and keep what happened as a dataset
+  rlexp data info PATH [env=NAME plot=FILE.png]   what is in a dataset, and what is wrong with it
   rlexp list [algo|env|model|buffer|trainer|dataset|logger|zoo|runs]
   rlexp bench speed|startup|solve|scaling|profile [--against sb3,d3rlpy]
                                                   measure this machine; rlexp bench --help
 
-RUN is a run directory or one of its checkpoints; rlexp resume|eval|predict --help lists all options.
+RUN is a run directory or one of its checkpoints; rlexp resume|eval|predict|collect|data --help lists all options.
 A first run:                                                    rlexp algo=ppo env=cartpole
 Show a composed config without running it:                      rlexp algo=ppo env=cartpole --cfg job
 A folder of your own configs beside rlexp's:                    rlexp --config-dir DIR algo=MINE
@@ -32,7 +34,13 @@ rlexp list runs [FOLDER…]                   the runs below outputs/ (or other 
 
 def print_usage(command: str) -> None:
     """The help of a command, or of all of them with what can be composed."""
-    kinds = {"eval": EvalOptions, "predict": PredictOptions, "resume": ResumeOptions}
+    kinds = {
+        "eval": EvalOptions,
+        "predict": PredictOptions,
+        "resume": ResumeOptions,
+        "collect": CollectOptions,
+        "data": InfoOptions,
+    }
     if command in kinds:
         print(usage(kinds[command]))
     elif command == "list":

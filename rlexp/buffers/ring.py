@@ -92,8 +92,18 @@ class ReplayBuffer(RingState):
         self._rows = 0  # rows ever added: the absolute number of the next one
         self._cursor = 0  # where that one goes: `_rows` modulo the ring
         self._missing = 0  # rows announced by load_state_dict and not yet loaded
+        self._sources: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # of a dataset put together of several
+        self.map_rewards(1.0, 0.0)
         self.derive(())
         self.set_gamma(gamma)
+
+    def map_rewards(self, scale: float, shift: float) -> None:
+        """Batches have reward · scale + shift from now on; stored is what really happened. Before any row is added."""
+        self._reward_map = None if (scale, shift) == (1.0, 0.0) else (np.float32(scale), np.float32(shift))
+
+    def _learned(self, reward: np.ndarray) -> np.ndarray:
+        """Rewards as they are learned from."""
+        return reward if self._reward_map is None else reward * self._reward_map[0] + self._reward_map[1]
 
     def derive(self, names: Iterable[str], gamma: float = 1.0) -> None:
         """Give batches these columns beside the extras (`derived.py`); to be called after :meth:`build`."""
@@ -200,7 +210,7 @@ class ReplayBuffer(RingState):
                 flags = np.where(step.terminated[envs], TERMINATED, TRUNCATED)
                 self._close(self._rows, envs, flags, [leaf[envs] for leaf in self._leaves(step.next_obs)])
         if self._returns is not None:
-            self._returns.add(at, self._reward_rows[at], step.terminated | step.truncated)
+            self._returns.add(at, self._learned(self._reward_rows[at]), step.terminated | step.truncated)
         self._rows += 1
         self._cursor = following
         final = self._final
@@ -241,6 +251,10 @@ class ReplayBuffer(RingState):
         unless it terminated.
         """
         count = len(data)
+        if data.sources:
+            rows, weights = (np.array(column) for column in zip(*data.sources))
+            bounds = np.concatenate([[0.0], np.cumsum(weights / weights.sum())])
+            self._sources = (np.cumsum(rows) - rows, rows, bounds)
         if self._num_envs != 1 or self._rows or self._extra_rows:
             raise ValueError("extend() needs an empty buffer of one environment without extra columns")
         if count > self._max_rows:
@@ -259,7 +273,9 @@ class ReplayBuffer(RingState):
         final_obs = [leaf[ends] for leaf in self._leaves(data.next_obs)]
         self._end[ends] = self._final.append(ends, final_obs, len(ends))
         if self._returns is not None:
-            self._returns.flat[:count] = discounted_returns(self._reward[:count], flags != 0, self._gamma)
+            self._returns.flat[:count] = discounted_returns(
+                self._learned(self._reward[:count]), flags != 0, self._gamma
+            )
         self._rows = count
         self._cursor = count % self._ring
 
@@ -279,16 +295,27 @@ class ReplayBuffer(RingState):
         count = len(self)
         if not count:
             raise ValueError("nothing to sample: the buffer is empty")
+        if self._sources is not None:
+            return self.gather(self._by_source(n * batches))
         index = self._generator.integers(0, count, n * batches)
         if self._rows > self._max_rows:  # the oldest row lies right behind the newest observation
             index += (self._cursor + 1) * self._num_envs
             index %= self._flat
         return self.gather(index)
 
+    def _by_source(self, count: int) -> np.ndarray:
+        """Places of a dataset: a source by its weight, then one of its rows uniformly, both from one random number."""
+        assert self._sources is not None
+        first, rows, bounds = self._sources
+        chance = self._generator.random(count)
+        source = np.searchsorted(bounds[1:-1], chance, "right")
+        within = (chance - bounds[source]) / (bounds[source + 1] - bounds[source])
+        return first[source] + np.minimum((within * rows[source]).astype(np.int64), rows[source] - 1)
+
     def gather(self, index: np.ndarray, weight: np.ndarray | None = None) -> Batch:
         """The batch of the transitions at flat places ``index`` (row in the ring · N + environment)."""
         if self.n_step == 1:
-            last, reward, flag = index, self._reward.take(index), self._flag.take(index)
+            last, reward, flag = index, self._learned(self._reward.take(index)), self._flag.take(index)
             discount = self._one_step.take(flag)
         else:
             last, reward, flag, steps = self._windows(index)
@@ -322,20 +349,20 @@ class ReplayBuffer(RingState):
             self._returns.age[:] = 0
             for row in range(self.oldest_row, self._rows):
                 at = row % self._ring
-                self._returns.add(at, self._reward_rows[at], self._flag_rows[at] != 0)
+                self._returns.add(at, self._learned(self._reward_rows[at]), self._flag_rows[at] != 0)
 
     def _windows(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Up to n steps from each place: the last place, the discounted reward, the last flag, the steps taken [B].
 
         A window stops at the end of its episode and at the newest row.
         """
-        last, reward, flag = index, self._reward.take(index), self._flag.take(index)
+        last, reward, flag = index, self._learned(self._reward.take(index)), self._flag.take(index)
         steps = np.ones(len(index), np.int64)
         left = (self._cursor - index // self._num_envs) % self._ring  # rows from this one to the newest, both included
         for k in range(1, self.n_step):
             going = (flag == 0) & (left > k)
             place = (index + k * self._num_envs) % self._flat
-            np.add(reward, self._powers[k] * self._reward.take(place), out=reward, where=going)
+            np.add(reward, self._powers[k] * self._learned(self._reward.take(place)), out=reward, where=going)
             flag = np.where(going, self._flag.take(place), flag)
             last = np.where(going, place, last)
             steps += going

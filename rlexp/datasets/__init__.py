@@ -1,9 +1,21 @@
-"""Where offline transitions come from: files, a random policy, the replay buffer of an earlier run. Free of torch."""
+"""Where offline transitions come from: files, a random policy, the replay buffers of earlier runs. Free of torch."""
 
 from rlexp.datasets.base import Dataset
+from rlexp.datasets.combined import CombinedDataset
 from rlexp.datasets.files import Hdf5Dataset, NpzDataset
+from rlexp.datasets.minari import MinariDataset
 from rlexp.datasets.random import RandomDataset
-from rlexp.datasets.replay import ReplayDataset
+from rlexp.datasets.replay import ReplayDataset, RunDataset
 from rlexp.datasets.transitions import Transitions
 
-__all__ = ["Dataset", "Hdf5Dataset", "NpzDataset", "RandomDataset", "ReplayDataset", "Transitions"]
+__all__ = [
+    "CombinedDataset",
+    "Dataset",
+    "Hdf5Dataset",
+    "MinariDataset",
+    "NpzDataset",
+    "RandomDataset",
+    "ReplayDataset",
+    "RunDataset",
+    "Transitions",
+]

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from rlexp.config.component import component
+from rlexp.datasets.settings import FileSettings
 from rlexp.datasets.transitions import OPTIONAL_KEYS, REQUIRED_KEYS, Transitions, check_keys
 from rlexp.errors import DataError
 
@@ -36,7 +37,7 @@ _SMALL = 65536
 
 @component("dataset", "npz")
 @dataclass(eq=False, kw_only=True)
-class NpzDataset:
+class NpzDataset(FileSettings):
     """Transitions from a NumPy archive with D4RL's keys."""
 
     path: str  # the .npz file: observations, actions, rewards, terminals [timeouts, next_observations]
@@ -44,12 +45,12 @@ class NpzDataset:
     def load(self, env: GymEnv) -> Transitions:
         """Read the file and check it against the environment."""
         path = _existing(self.path)
-        return Transitions.from_d4rl(read_npz(path), str(path)).check(env.spec(), str(path))
+        return self.prepared(Transitions.from_d4rl(read_npz(path), str(path)), env.spec(), str(path))
 
 
 @component("dataset", "hdf5")
 @dataclass(eq=False, kw_only=True)
-class Hdf5Dataset:
+class Hdf5Dataset(FileSettings):
     """Transitions from an HDF5 file with D4RL's keys."""
 
     path: str  # the .hdf5 file: observations, actions, rewards, terminals [timeouts, next_observations]
@@ -57,17 +58,17 @@ class Hdf5Dataset:
     def load(self, env: GymEnv) -> Transitions:
         """Read the file and check it against the environment."""
         path = _existing(self.path)
-        return Transitions.from_d4rl(read_hdf5(path), str(path)).check(env.spec(), str(path))
+        return self.prepared(Transitions.from_d4rl(read_hdf5(path), str(path)), env.spec(), str(path))
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an archive that have D4RL's names; others are not touched."""
     arrays: dict[str, np.ndarray] = {}
-    with _reading(path, "NumPy archive (.npz)"), zipfile.ZipFile(path) as archive:
+    with reading(path, "NumPy archive (.npz)"), zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         check_keys(members, str(path))
         members = {key: info for key, info in members.items() if _wanted(key)}
-        _check_memory(sum(info.file_size for info in members.values()), path)
+        check_memory(sum(info.file_size for info in members.values()), path)
         for key, info in members.items():
             with archive.open(info) as file:
                 shape, dtype = _npy_header(file)
@@ -81,17 +82,25 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 
 def read_hdf5(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an HDF5 file that have D4RL's names; others are not touched."""
+    with hdf5_arrays(path) as arrays:
+        check_memory(sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays.values()), path)
+        return {key: np.asarray(each[()]) for key, each in arrays.items()}
+
+
+@contextmanager
+def hdf5_arrays(path: Path) -> Iterator[dict[str, Any]]:
+    """The datasets of an HDF5 file that have D4RL's names, checked but not read: a slice of one is read when taken."""
     import h5py
 
-    with _reading(path, "HDF5 file"), h5py.File(path, "r") as file:
+    with reading(path, "HDF5 file"), h5py.File(path, "r") as file:
         datasets: dict[str, Any] = {}
         check_keys(file, str(path))
         for key in _KEYS:
             if key in list(file):  # `in file` would follow the link
                 _collect(file, key, key, path, datasets)
-        sizes = [_checked_size(dataset, key, path) for key, dataset in datasets.items()]
-        _check_memory(sum(sizes), path)
-        return {key: np.asarray(dataset[()]) for key, dataset in datasets.items()}
+        for key, dataset in datasets.items():
+            _checked_size(dataset, key, path)
+        yield datasets
 
 
 def save_npz(path: str | Path, data: Transitions) -> None:
@@ -140,17 +149,46 @@ def _collect(group: Any, name: str, key: str, path: Path, found: dict[str, Any])
         raise DataError(f"{path}: {key} is not an array. Store {', '.join(REQUIRED_KEYS)} as arrays of numbers.")
 
 
-def _checked_size(dataset: Any, key: str, path: Path) -> int:
-    """The size in bytes of a dataset whose numbers lie in this file and are as many as it says."""
+def check_hdf5_links(path: Path) -> None:
+    """Refuse a file in which anything leads out of it, or needs code that is not HDF5's own."""
+    import h5py
+
+    def walk(group: Any, where: str, depth: int) -> None:
+        if depth > _MAX_DEPTH:
+            raise DataError(_damaged(path, "its groups are nested too deeply"))
+        for name in list(group):
+            key = f"{where}/{name}".lstrip("/")
+            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                raise DataError(f"{path}: {key} is a link to another place, which is not followed.")
+            item = group[name]
+            if isinstance(item, h5py.Group):
+                walk(item, key, depth + 1)
+            elif isinstance(item, h5py.Dataset):
+                _check_storage(item, key, path)
+
+    with reading(path, "HDF5 file"), h5py.File(path, "r") as file:
+        walk(file, "", 0)
+
+
+def _check_storage(dataset: Any, key: str, path: Path) -> None:
+    """The numbers of a dataset must lie in this file, compressed by filters of HDF5's own."""
     from h5py import h5d
 
     plist = dataset.id.get_create_plist()
-    layout = plist.get_layout()  # before anything that would open the files a virtual dataset names
-    if layout == h5d.VIRTUAL or plist.get_external_count():
+    # before anything that would open the files a virtual dataset names
+    if plist.get_layout() == h5d.VIRTUAL or plist.get_external_count():
         raise DataError(f"{path}: {key} keeps its data in another file, which is not read. Store the data itself.")
     filters = {plist.get_filter(i)[0] for i in range(plist.get_nfilters())}
     if not filters <= _FILTERS:
         raise DataError(f"{path}: {key} needs the HDF5 plugins {sorted(filters - _FILTERS)}. Compress it with gzip.")
+
+
+def _checked_size(dataset: Any, key: str, path: Path) -> int:
+    """The size in bytes of a dataset whose numbers lie in this file and are as many as it says."""
+    from h5py import h5d
+
+    _check_storage(dataset, key, path)
+    layout = dataset.id.get_create_plist().get_layout()
     _check_dtype(dataset.dtype, key, path)
     if dataset.shape is None:
         raise DataError(f"{path}: {key} is empty. Store one row per transition.")
@@ -175,7 +213,8 @@ def _check_dtype(dtype: np.dtype, key: str, path: Path) -> None:
         raise DataError(f"{path}: {key} holds {dtype} values. Save it as an array of numbers.")
 
 
-def _check_memory(size: int, path: Path) -> None:
+def check_memory(size: int, path: Path) -> None:
+    """Refuse data that this machine cannot hold."""
     from rlexp.machine import available_memory, gigabytes  # here, because buffers bring torch
 
     free = available_memory()
@@ -195,7 +234,8 @@ def _existing(path: str) -> Path:
 
 
 @contextmanager
-def _reading(path: Path, kind: str) -> Iterator[None]:
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Turn whatever a decoder raises into a :class:`DataError` that names the file."""
     try:
         yield
     except DataError:

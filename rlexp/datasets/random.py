@@ -17,6 +17,7 @@ import numpy as np
 from rlexp.config.component import component, target_of
 from rlexp.config.fields import Count
 from rlexp.datasets.files import read_npz, save_npz
+from rlexp.datasets.settings import DatasetSettings
 from rlexp.datasets.transitions import Transitions
 from rlexp.errors import DataError
 from rlexp.seeding import derive_seed, numpy_generator
@@ -38,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @component("dataset", "random")
 @dataclass(eq=False, kw_only=True)
-class RandomDataset:
+class RandomDataset(DatasetSettings):
     """The first ``size`` transitions of a policy that draws every action uniformly."""
 
     size: Count = 50_000  # transitions
@@ -48,14 +49,14 @@ class RandomDataset:
         """From the cache, or collected now and put there."""
         path = self._cache_path(env)
         if path is not None and (data := self._read(path, env)) is not None:
-            return data
+            return self.prepared(data, env.spec(), str(path))
         data = self._collect(env).check(env.spec(), f"random data of {env.spec().id}")
         if path is not None:
             try:
                 save_npz(path, data)
             except OSError as error:
                 _log.warning("The random dataset is not cached (%s). Set RLEXP_CACHE to a writable directory.", error)
-        return data
+        return self.prepared(data, env.spec(), f"random data of {env.spec().id}")
 
     def _read(self, path: Path, env: GymEnv) -> Transitions | None:
         if not path.exists():

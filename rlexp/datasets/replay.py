@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlexp.config.component import component
 from rlexp.datasets.files import read_npz, save_npz
 from rlexp.datasets.random import cache_directory
-from rlexp.datasets.transitions import Transitions
+from rlexp.datasets.settings import DatasetSettings
+from rlexp.datasets.transitions import Transitions, joined
 from rlexp.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
+    from rlexp.config.trust import Trust
     from rlexp.envs.gym_env import GymEnv
 
 
 @component("dataset", "replay")
 @dataclass(eq=False, kw_only=True)
-class ReplayDataset:
+class ReplayDataset(DatasetSettings):
     """All transitions that the replay memory of a run holds: of an existing run, or of a preset trained for it."""
 
     run: str | None = None  # run directory whose newest checkpoint holds the memory
     zoo: str | None = None  # preset that is trained once, on first use, and kept in the cache
     seed: int = 0  # of that training
-    report: Callable[[str], None] = field(init=False, default=print)  # told what takes long
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.run is None) == (self.zoo is None):
             raise ConfigError(
                 "dataset=replay: set one of dataset.run=… (a run directory) and dataset.zoo=… (a preset)."
@@ -38,11 +39,11 @@ class ReplayDataset:
     def load(self, env: GymEnv) -> Transitions:
         """The memory's content in environment units, in time order."""
         if self.run is not None:
-            return read_memory(Path(self.run)).check(env.spec(), f"the replay memory of {self.run}")
+            return self.prepared(read_memory(Path(self.run)), env.spec(), f"the replay memory of {self.run}")
         path = self._cache_path()
         if not path.exists():
             self._train(path)
-        return Transitions.from_d4rl(read_npz(path), str(path)).check(env.spec(), str(path))
+        return self.prepared(Transitions.from_d4rl(read_npz(path), str(path)), env.spec(), str(path))
 
     def _train(self, path: Path) -> None:
         from rlexp.runner import Runner
@@ -80,14 +81,44 @@ class ReplayDataset:
         return cache_directory() / "datasets" / f"replay-{self.zoo}-{digest[:16]}.npz"
 
 
-def read_memory(path: Path) -> Transitions:
-    """The replay memory in a run's newest checkpoint, actions in environment units."""
+@component("dataset", "run")
+@dataclass(eq=False, kw_only=True)
+class RunDataset(DatasetSettings):
+    """The replay memories of rlexp's own runs: of one run, or of all below a folder that have one."""
+
+    path: str  # run directory, or folder of runs
+
+    def load(self, env: GymEnv) -> Transitions:
+        """The memories one after another, each in time order."""
+        folder = Path(self.path).expanduser()
+        found = []
+        for run in run_folders(folder):
+            try:
+                found.append(read_memory(run))
+            except (DataError, CheckpointError) as error:
+                if run == folder:
+                    raise
+                self.report(f"Left out: {error}")
+        if not found:
+            raise DataError(f"dataset.path={self.path}: there is no run with a replay memory. Give the folder of one.")
+        return self.prepared(joined(found), env.spec(), f"the replay memory of {self.path}")
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The run directories at or below a folder."""
+    from rlexp.runs import find_runs
+
+    return [Path(entry["name"]) for entry in find_runs([folder])]
+
+
+def read_memory(path: Path, *, trust: Trust | None = None, which: str = "last") -> Transitions:
+    """The replay memory in a run's newest checkpoint, or another, actions in environment units."""
     from rlexp.buffers import ReplayBuffer
     from rlexp.config.trust import trusting
     from rlexp.loading import load
     from rlexp.trainers.replay import Replay
 
-    loaded = load(path, trust=trusting())
+    loaded = load(path, which=which, trust=trusting() if trust is None else trust)
     runner = loaded.runner
     if not isinstance(runner.trainer, Replay) or not isinstance(runner.buffer, ReplayBuffer):
         raise DataError(f"{path} has no replay memory: it was trained in the {runner.trainer.loop} loop.")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlexp.datasets.repairs import leaves_differ
 from rlexp.errors import DataError
 from rlexp.tree import ArrayTree, tree_first, tree_leaves, tree_map
 
@@ -42,6 +43,9 @@ class Transitions:
     terminated: np.ndarray  # [B] bool
     truncated: np.ndarray  # [B] bool, never together with terminated
     doubt: str | None = None  # what may be wrong with the data, told before training
+    reward_scale: float = 1.0  # rewards are learned from as reward · scale + shift
+    reward_shift: float = 0.0
+    sources: tuple[tuple[int, float], ...] = ()  # rows of each source, one after another, and how likely it is sampled
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -129,15 +133,41 @@ class Transitions:
 
     def breaks(self) -> np.ndarray:
         """[B] bool: rows that no episode ends at, though the next row does not follow from them."""
-        count = len(self)
-        broken = np.zeros(count, bool)
-        following = dict(tree_leaves(self.obs))
-        for name, leaf in tree_leaves(self.next_obs):
-            for start in range(0, count - 1, _CHUNK):
-                stop = min(start + _CHUNK, count - 1)
-                differs = leaf[start:stop] != following[name][start + 1 : stop + 1]
-                broken[start:stop] |= differs.any(axis=tuple(range(1, differs.ndim)))
-        return broken & ~(self.terminated | self.truncated)
+        return ~self._joined() & ~(self.terminated | self.truncated)
+
+    def crossing(self) -> np.ndarray:
+        """[B] bool: rows that an episode ends at, though their next observation is that of the next row."""
+        joined = self._joined()
+        joined[-1:] = False
+        return joined & (self.terminated | self.truncated)
+
+    def _joined(self) -> np.ndarray:
+        """[B] bool: whether the next row's observation is this row's next observation; true in the last row."""
+        joined = np.ones(len(self), bool)
+        following = tree_map(lambda leaf: leaf[1:], self.obs)
+        joined[:-1] = ~leaves_differ(self.next_obs, following, len(self) - 1) if len(self) else False
+        return joined
+
+    def ends(self) -> np.ndarray:
+        """[B] bool: the last row of each episode, also where the data stop or the chain is broken."""
+        ends = self.terminated | self.truncated | self.breaks()
+        ends[-1:] = True
+        return ends
+
+    def episode_steps(self) -> np.ndarray:
+        """[B] the number of each row within its episode, from 1."""
+        starts = np.concatenate([[0], np.flatnonzero(self.ends())[:-1] + 1])
+        first = np.zeros(len(self), np.int64)
+        first[starts] = starts
+        return np.arange(len(self)) - np.maximum.accumulate(first) + 1
+
+    def episode_returns(self) -> np.ndarray:
+        """[E] the sum of rewards of each whole episode; of pieces, where there is no whole one."""
+        last = np.flatnonzero(self.ends())
+        starts = np.concatenate([[0], last[:-1] + 1])
+        returns = np.add.reduceat(self.reward.astype(np.float64), starts)
+        whole = (self.terminated | self.truncated)[last]
+        return returns[whole] if whole.any() else returns
 
     @property
     def sha256(self) -> str:
@@ -147,6 +177,34 @@ class Transitions:
             digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
             digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         return digest.hexdigest()
+
+
+def joined(parts: Sequence[Transitions]) -> Transitions:
+    """Several datasets one after another; the last row of each ends its episode, as truncated unless it terminated."""
+    if len(parts) == 1:
+        return parts[0]
+    forms = [sorted(dict(tree_leaves(part.obs))) for part in parts]
+    if any(form != forms[0] for form in forms):
+        raise DataError(f"The data have different observations, {forms[0]} and others: they cannot be put together.")
+    truncated = [part.truncated.copy() for part in parts]
+    for flags, part in zip(truncated, parts):
+        flags[-1:] = ~part.terminated[-1:]
+
+    def cat(*leaves: np.ndarray) -> np.ndarray:
+        if any(leaf.shape[1:] != leaves[0].shape[1:] for leaf in leaves):
+            shapes = " and ".join(sorted({str(leaf.shape[1:]) for leaf in leaves}))
+            raise DataError(f"The data have rows of different shapes, {shapes}: they cannot be put together.")
+        return np.concatenate(leaves)
+
+    return Transitions(
+        obs=tree_map(cat, *(part.obs for part in parts)),
+        action=cat(*(part.action for part in parts)),
+        reward=cat(*(part.reward for part in parts)),
+        next_obs=tree_map(cat, *(part.next_obs for part in parts)),
+        terminated=cat(*(part.terminated for part in parts)),
+        truncated=cat(*truncated),
+        doubt=next((part.doubt for part in parts if part.doubt is not None), None),
+    )
 
 
 def _with_following_obs(
@@ -249,7 +307,10 @@ def _check_finite(array: np.ndarray, key: str, source: str) -> None:
         rows = array[start : start + _CHUNK]
         if not np.isfinite(rows).all():
             row = start + int(np.argwhere(~np.isfinite(rows))[0, 0])
-            raise DataError(f"{source}: {key} is NaN, infinite or too large in row {row}. Remove or mend such rows.")
+            raise DataError(
+                f"{source}: {key} is NaN, infinite or too large in row {row}. Mend such rows, or leave them out with "
+                "dataset.repair=[drop_nan]."
+            )
 
 
 def _like(tree: ArrayTree, spec: EnvSpec) -> Any:
@@ -285,7 +346,8 @@ def _fit_action(action: np.ndarray, spec: ActionSpec, count: int, source: str, e
         i = int(np.flatnonzero(outside)[0])
         raise DataError(
             f"{source}: actions[:, {i}] lies in [{least[i]:g}, {most[i]:g}], but {env_id} takes "
-            f"[{low[i]:g}, {high[i]:g}]. Rescale the actions to the environment's units."
+            f"[{low[i]:g}, {high[i]:g}]. Rescale the actions to the environment's units, or clip them with "
+            "dataset.repair=[clip_actions]."
         )
     return action if (least >= low).all() and (most <= high).all() else np.clip(action, low, high)
 

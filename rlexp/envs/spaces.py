@@ -66,6 +66,36 @@ class ObsCodec:
             array = out if self.spec.single else out[port.name]
             array[row] = value if port.convert is None else port.convert(value)
 
+    def encode_many(self, obs: Any) -> ArrayTree:
+        """Native observations stacked leaf by leaf, as datasets keep them, as canonical arrays [T, …]."""
+        leaves = {}
+        for port in self._ports:
+            value = obs
+            for key in port.path:
+                value = value[key]
+            array = np.asarray(value)
+            if port.leaf.kind in ("discrete", "multi_discrete"):
+                start: Any = getattr(port.space, "start", 0)
+                array = array.astype(np.int64) - np.asarray(start, np.int64)
+            leaves[port.name] = array.astype(port.leaf.dtype, copy=False).reshape(len(array), *port.leaf.shape)
+        return leaves[""] if self.spec.single else leaves
+
+    def decode_many(self, obs: ArrayTree) -> Any:
+        """The inverse of :meth:`encode_many`."""
+
+        def native(space: spaces.Space, path: tuple[Any, ...]) -> Any:
+            if isinstance(space, spaces.Dict):
+                return {key: native(part, (*path, key)) for key, part in space.spaces.items()}
+            if isinstance(space, spaces.Tuple):
+                return tuple(native(part, (*path, index)) for index, part in enumerate(space.spaces))
+            array = obs[names[path]] if isinstance(obs, dict) else obs
+            array = array.reshape(len(array), *(space.shape or ()))
+            start = np.asarray(getattr(space, "start", 0))
+            return (array + start if start.any() else array).astype(space.dtype, copy=False)
+
+        names = {port.path: port.name for port in self._ports}
+        return native(self.space, ())
+
     def check(self, obs: Any, env_id: str) -> None:
         """Raise EnvError unless ``obs`` has the structure, shapes and kinds of number that the space declares."""
         for port in self._ports:
@@ -190,6 +220,14 @@ class ActionCodec:
         # Again in the native precision: float32(0.1) > 0.1.
         native = np.clip(native, self.space.low, self.space.high).astype(self.space.dtype)
         return taken, native if self._shape else [np.asarray(action) for action in native]
+
+    def encode_many(self, actions: Any) -> np.ndarray:
+        """Native actions [T, …] as canonical arrays [T, …]."""
+        array = np.asarray(actions)
+        if self.spec.kind == "continuous":
+            return array.astype(np.float32, copy=False).reshape(len(array), *self.spec.shape)
+        flat = array.astype(np.int64).reshape(len(array), -1) - self._start
+        return flat.reshape(len(array), *self.spec.shape)
 
     def encode(self, action: Any) -> np.ndarray:
         """One native action as a canonical array."""

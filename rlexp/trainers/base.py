@@ -47,7 +47,8 @@ class Workspace:
     recorder: Recorder
     run_dir: RunDir
     seed: int
-    dataset: Transitions | None = None
+    dataset: Transitions | None = None  # until the trainer has taken it into its memory
+    reward_map: tuple[float, float] = (1.0, 0.0)  # factor and summand of rewards, as the dataset says
     dataset_hash: str | None = None
     callbacks: list[Callback] = field(default_factory=list)
     signal_number: int | None = None  # set by a signal handler

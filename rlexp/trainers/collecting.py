@@ -48,7 +48,7 @@ class Collector:
         return step
 
     def _observe(self, obs: ArrayTree) -> None:
-        if self.policy.obs_normalizer is not None:
+        if self.policy.obs_normalizer is not None and not self.policy.obs_normalizer.fixed:
             self.policy.obs_normalizer.update(self.policy.tensor(obs))
 
     def state_dict(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rlexp.algos.base import MIXED
 from rlexp.config.component import component
 from rlexp.config.fields import Fraction, Natural
 from rlexp.trainers.from_memory import sample_batches
-from rlexp.trainers.offline import BATCHES_AT_ONCE, check_dataset, load_dataset
+from rlexp.trainers.offline import BATCHES_AT_ONCE, check_dataset, dataset_state, load_dataset
 from rlexp.trainers.replay import Replay
 from rlexp.tree import tree_map
 from rlexp.types import Batch
@@ -35,6 +35,7 @@ class Mixed(Replay):
         self.prior = copy.copy(self.work.buffer)  # the same settings, its own storage
         super().prepare()
         load_dataset(self.prior, self.work, float(self.algo.gamma))
+        self.buffer.map_rewards(*self.work.reward_map)
 
     @property
     def pretraining(self) -> bool:
@@ -104,7 +105,7 @@ class Mixed(Replay):
 
     def loop_state(self) -> dict[str, Any]:
         """As in the replay loop, with the sampler of the prior data."""
-        return super().loop_state() | {"prior": self.prior.state_dict(rows=False), "dataset": self.work.dataset_hash}
+        return super().loop_state() | {"prior": self.prior.state_dict(rows=False)} | dataset_state(self.work)
 
     def load_loop_state(self, state: dict[str, Any], segments: dict[str, Any]) -> None:
         """Put everything back, if the prior data are the same."""

@@ -61,7 +61,7 @@ class Offline(FromMemory):
 
     def loop_state(self) -> dict[str, Any]:
         """The sampler's random state, and which data it samples from."""
-        return {"buffer": self.buffer.state_dict(rows=False), "dataset": self.work.dataset_hash}
+        return {"buffer": self.buffer.state_dict(rows=False)} | dataset_state(self.work)
 
     def load_loop_state(self, state: dict[str, Any], segments: dict[str, Any]) -> None:
         """Continue sampling where it stopped, if the data are the same."""
@@ -70,14 +70,22 @@ class Offline(FromMemory):
 
 
 def load_dataset(buffer: ReplayBuffer, work: Any, gamma: float) -> None:
-    """Fill a buffer of just the right size with the run's dataset, in agent units; fit the normalisers to it."""
-    data = work.dataset
+    """Move the run's dataset into a buffer of just the right size, in agent units; fit the normalisers to it."""
+    data, work.dataset = work.dataset, None  # from here on the buffer alone holds it
     policy = work.policy
+    work.reward_map = data.reward_scale, data.reward_shift
     buffer.build(policy.spec, 1, gamma, derive_seed(work.seed, "dataset"), capacity=len(data))
+    buffer.map_rewards(*work.reward_map)
     buffer.derive(policy.algo.derived, gamma)
     buffer.extend(replace(data, action=policy.agent_action(data.action)))
     if policy.obs_normalizer is not None:
         policy.obs_normalizer.update(policy.tensor(data.obs))
+
+
+def dataset_state(work: Any) -> dict[str, Any]:
+    """Which data the run learns from, and what their rewards are mapped by."""
+    scale, shift = work.reward_map
+    return {"dataset": work.dataset_hash, "reward_map": {"scale": scale, "shift": shift}}
 
 
 def check_dataset(saved: str, found: str | None) -> None:

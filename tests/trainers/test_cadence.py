@@ -153,7 +153,7 @@ def test_every_batch_has_its_share_of_prior_rows(ratio: float, prior: int, seen:
     )
     changed(config, trainer__batch_size=12)
     runner = train(config, tmp_path / "run")
-    data = World(derive_seed(0, "dataset", "env"), runner.trainer.work.dataset.action[:, None], length=5)
+    data = World(derive_seed(0, "dataset", "env"), runner.trainer.prior.transitions().action[:, None], length=5)
     own = World(derive_seed(0, "train"), seen.actions, length=5)
     marks, own_marks = set(data.obs[..., 0].reshape(-1)), set(own.obs[..., 0].reshape(-1))
     assert not marks & own_marks  # so a row tells where it comes from

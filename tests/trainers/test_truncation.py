@@ -268,7 +268,7 @@ def test_offline_learns_from_the_transitions_that_were_collected(
         buffer__n_step=n_step,
     )
     runner = train(config, tmp_path / "run")
-    actions = runner.trainer.work.dataset.action
+    actions = runner.trainer.buffer.transitions().action
     assert seen.actions == []
     kinds: Counter[str] = Counter()
     world = data_world(actions)
@@ -388,7 +388,7 @@ def test_mixed_learns_from_prior_and_own_transitions_alike(
         buffer__n_step=n_step,
     )
     runner = train(config, tmp_path / "run")
-    prior, own = data_world(runner.trainer.work.dataset.action), online_world(seen.actions)
+    prior, own = data_world(runner.trainer.prior.transitions().action), online_world(seen.actions)
     kinds: Counter[str] = Counter()
     for number, (rows, batch, _) in enumerate(seen.learned):
         share = batch_size if number < 7 else prior_rows
@@ -482,7 +482,7 @@ def test_replay_stores_what_happened_and_normalises_when_it_samples(
     world, norm = online_world(seen.actions), NaiveNorm()
     share = 8 if loop == "mixed" else 0
     if loop == "mixed":  # the prior data belong to what the networks see
-        prior = data_world(runner.trainer.work.dataset.action)
+        prior = data_world(runner.trainer.prior.transitions().action)
         norm.see(prior.obs[:-1, 0])
     scales = reward_scales(world)
     observed = 0
@@ -507,7 +507,7 @@ def test_replay_stores_what_happened_and_normalises_when_it_samples(
 def test_offline_normalises_with_the_statistics_of_its_data(seen: Watch, tmp_path: Path) -> None:
     config = counting_config("offline", **envs(1), env__normalize_obs=True, trainer__total_updates=5)
     runner = train(config, tmp_path / "run")
-    world, norm = data_world(runner.trainer.work.dataset.action), NaiveNorm()
+    world, norm = data_world(runner.trainer.buffer.transitions().action), NaiveNorm()
     norm.see(world.obs[:-1, 0])
     for batch in seen.batches:
         np.testing.assert_allclose(batch.obs, norm(world.obs[batch.index, 0]), atol=2e-4)

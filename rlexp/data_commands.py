@@ -1,0 +1,243 @@
+"""``rlexp collect`` and ``rlexp data info``: making datasets, and looking at them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlexp.config.messages import suggest
+from rlexp.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from rlexp.datasets.transitions import Transitions
+    from rlexp.envs import GymEnv
+    from rlexp.options import CollectOptions
+
+SUFFIXES = {".npz": "npz", ".hdf5": "hdf5", ".h5": "hdf5"}
+RANDOM = "random"
+
+
+def collect(arguments: list[str]) -> int:
+    """Play a policy and keep the transitions as a dataset."""
+    from rlexp.cli import _opening, _prepare, _run_argument
+    from rlexp.options import CollectOptions, read_options
+
+    path, rest = _run_argument("collect", arguments)
+    options, overrides = read_options(CollectOptions, rest)
+    _check_collect(options, str(path) == RANDOM)
+    kind = _format(options)
+    _check_target(options.to, kind)
+    _prepare(options.trust)
+    if str(path) == RANDOM:
+        env = _environment(overrides)
+        data, algorithm = _play_random(env, options), RANDOM
+    else:
+        with _opening(path):
+            env, data, algorithm = _play_run(path, options, overrides)
+    where = _write(options.to, kind, data, env, algorithm)
+    _tell(data, where, kind)
+    return 0
+
+
+def _check_collect(options: CollectOptions, random: bool) -> None:
+    if not options.to:
+        raise ConfigError(
+            "rlexp collect needs a place to write to: to=data.hdf5, to=data.npz or to=NAME/ID-v0 (Minari)"
+        )
+    manners = ["deterministic", "stochastic", "epsilon", "replay"]
+    if options.policy not in manners:
+        raise ConfigError(f"policy={options.policy}: no such way to act.{suggest(options.policy, manners)}")
+    if options.policy == "replay":
+        if random or options.steps is not None or options.episodes is not None or options.checkpoints:
+            raise ConfigError("policy=replay writes the whole replay memory of a run: leave out steps=, episodes= and "
+                              "checkpoints=.")  # fmt: skip
+    elif (options.steps is None) == (options.episodes is None):
+        raise ConfigError("rlexp collect needs either steps=… or episodes=…")
+    for name in ("steps", "episodes"):
+        if getattr(options, name) is not None and getattr(options, name) < 1:
+            raise ConfigError(f"{name} must be at least 1, not {getattr(options, name)}.")
+    if options.epsilon is not None and (options.policy != "epsilon" or not 0 <= options.epsilon <= 1):
+        raise ConfigError("epsilon= is a probability from 0 to 1, for policy=epsilon.")
+    if random and options.checkpoints:
+        raise ConfigError("A random policy has no checkpoints=.")
+    if options.checkpoints and options.checkpoint != "last":
+        raise ConfigError("Give checkpoint= or checkpoints=[…], not both.")
+    if options.weights and (len(options.weights) != len(options.checkpoints) or min(options.weights) <= 0):
+        raise ConfigError("weights=[…] needs one number greater than 0 for each of checkpoints=[…].")
+
+
+def _format(options: CollectOptions) -> str:
+    by_name = SUFFIXES.get(Path(options.to).suffix.lower(), "minari")
+    kinds = ["hdf5", "npz", "minari"]
+    if options.format is not None and options.format not in kinds:
+        raise ConfigError(f"format={options.format}: no such format.{suggest(options.format, kinds)}")
+    return options.format or by_name
+
+
+def _check_target(to: str, kind: str) -> None:
+    """Before anything is played, because what cannot be kept need not be collected."""
+    if kind == "minari":
+        from rlexp.datasets.minari import dataset_folder
+
+        if (folder := dataset_folder(to)).exists():
+            raise DataError(f"There is a Minari dataset {to} already. Choose another id, or delete {folder}.")
+        return
+    path = Path(to).expanduser()
+    if path.exists():
+        raise DataError(f"{path} exists already. Choose another name, or delete it.")
+    folder = path.parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise DataError(f"{path} cannot be written: {folder} is not a folder that can be written to.")
+
+
+def _environment(overrides: Sequence[str]) -> GymEnv:
+    """The environment that ``env=NAME env.key=value`` compose."""
+    from rlexp.config.check import build
+    from rlexp.config.compose import compose
+
+    for each in overrides:
+        if each.lstrip("+").partition("=")[0].split(".")[0] != "env":
+            raise ConfigError(f"{each}: only the environment can be chosen here, with env=NAME and env.key=value.")
+    if not any(each.startswith("env=") for each in overrides):
+        raise ConfigError("Choose the environment: env=NAME (rlexp list env)")
+    sys.path.append(os.getcwd())  # a user's own environments
+    return build("env", compose(overrides)["env"])  # type: ignore[no-any-return]
+
+
+def _play_random(env: GymEnv, options: CollectOptions) -> Transitions:
+    from rlexp.recording import RandomActor, record
+
+    actor = RandomActor(env.spec(), options.seed)
+    return record(env, [actor], steps=options.steps, episodes=options.episodes, seed=options.seed)
+
+
+def _play_run(path: Path, options: CollectOptions, overrides: Sequence[str]) -> tuple[GymEnv, Transitions, str]:
+    from rlexp.config.trust import trusting
+    from rlexp.datasets.replay import read_memory
+    from rlexp.loading import load
+    from rlexp.recording import Actor, Manner, PolicyActor, RandomActor, record
+
+    trust = trusting(options.trust)
+    names = options.checkpoints or [options.checkpoint]
+    trained = [name for name in names if name != RANDOM]
+    if not trained:
+        raise ConfigError("checkpoints=[random] alone needs no run: rlexp collect random env=NAME")
+    loaded = {name: load(path, which=name, overrides=overrides, trust=trust) for name in dict.fromkeys(trained)}
+    runner = loaded[trained[0]].runner
+    if options.policy == "replay":
+        return (
+            runner.env,
+            read_memory(path, trust=trust, which=options.checkpoint),
+            f"{runner.algo_name} (replay memory)",
+        )
+    actors: list[Actor] = []
+    for number, name in enumerate(names):
+        if name == RANDOM:
+            actors.append(RandomActor(runner.spec, options.seed + number))
+            continue
+        each = loaded[name]
+        policy = each.runner.policy(each.checkpoint.tree["policy"], each.checkpoint.path)
+        epsilon = 0.1 if options.epsilon is None else options.epsilon
+        actors.append(PolicyActor(policy, Manner(options.policy), epsilon, options.seed + number))
+    data = record(
+        runner.env,
+        actors,
+        weights=options.weights or None,
+        steps=options.steps,
+        episodes=options.episodes,
+        seed=options.seed,
+    )
+    return runner.env, data, runner.algo_name
+
+
+def _write(to: str, kind: str, data: Transitions, env: GymEnv, algorithm: str) -> Path:
+    from rlexp.datasets.files import save_hdf5, save_npz
+    from rlexp.datasets.minari import save_minari
+
+    try:
+        if kind == "minari":
+            return save_minari(to, data, env, algorithm)
+        path = Path(to).expanduser()
+        (save_npz if kind == "npz" else save_hdf5)(path, data)
+        return path
+    except OSError as error:
+        raise DataError(f"{to} cannot be written: {error.strerror or error}.") from error
+
+
+def _tell(data: Transitions, where: Path, kind: str) -> None:
+    import numpy as np
+
+    returns = data.episode_returns()
+    use = f"dataset={kind} dataset.{'id' if kind == 'minari' else 'path'}=…"
+    print(
+        f"{len(data):,} transitions, {len(returns):,} episodes, return {np.mean(returns):.6g} ± {np.std(returns):.6g}"
+    )
+    print(f"written to {where} ({use})")
+
+
+# ---- data info
+
+
+def data(arguments: list[str]) -> int:
+    """Look at a dataset: ``rlexp data info PATH``."""
+    if arguments[:1] != ["info"]:
+        found = f", not {arguments[0]!r}" if arguments else ""
+        raise ConfigError(f"rlexp data takes info{found}: rlexp data info PATH [env=NAME] [plot=returns.png]")
+    if len(arguments) < 2 or "=" in arguments[1]:
+        raise ConfigError("rlexp data info needs a dataset: rlexp data info data.hdf5 [env=NAME] [plot=returns.png]")
+    from rlexp.options import InfoOptions, read_options
+
+    options, overrides = read_options(InfoOptions, arguments[2:])
+    from rlexp.datasets.inspection import draw, inspect
+    from rlexp.datasets.streams import open_stream
+
+    spec = _environment(overrides).spec() if overrides else None
+    try:
+        report = inspect(open_stream(arguments[1]), spec)
+    except DataError as error:
+        text = str(error)
+        raise DataError(text if arguments[1] in text else f"{arguments[1]}: {text}") from error
+    if options.plot is not None:
+        draw(report, Path(options.plot).expanduser(), arguments[1])
+    print_report(arguments[1], report, options.plot)
+    return 1 if report.problems else 0
+
+
+def print_report(name: str, report: Any, plot: str | None) -> None:
+    """What was found, for people: columns, episodes, returns as a histogram, problems last."""
+    from rlexp.datasets.inspection import histogram
+    from rlexp.loggers.tables import print_table
+
+    print(f"{name}: {report.kind}, {report.rows:,} transitions, {len(report.ends):,} episodes")
+    print()
+    rows = []
+    for key, column in report.columns.items():
+        low, high = float(column.low.min()), float(column.high.max())
+        rows.append([key, column.dtype, "×".join(map(str, column.shape)) or "1", f"{low:.5g} … {high:.5g}"])
+    print_table(["column", "type", "shape", "range"], rows)
+    reward = {key: f"{value:.5g}" for key, value in report.reward.items()}
+    print(f"\nreward    {reward['mean']} ± {reward['std']}, from {reward['min']} to {reward['max']}")
+    print(f"length    {report.lengths.mean():.5g} ± {report.lengths.std():.5g}, "
+          f"from {report.lengths.min():,} to {report.lengths.max():,}")  # fmt: skip
+    ends = {end: report.count(end) for end in dict.fromkeys(report.ends)}
+    print("ends      " + ", ".join(f"{count:,} {end}" for end, count in ends.items()))
+    print(f"return    {report.returns.mean():.6g} ± {report.returns.std():.6g}, "
+          f"from {report.returns.min():.6g} to {report.returns.max():.6g}\n")  # fmt: skip
+    bars = histogram(report.returns)
+    width = max(len(label) for label, _, _ in bars)
+    for label, bar, count in bars:
+        print(f"  {label:>{width}}  {bar:<40}  {count:,}")
+    print()
+    if plot is not None:
+        print(f"picture   {plot}")
+    if not report.problems:
+        print("No problems found.")
+        return
+    print(f"{len(report.problems)} problem{'s' if len(report.problems) > 1 else ''} found:")
+    for problem in report.problems:
+        print(f"  - {problem}")

@@ -1,0 +1,154 @@
+"""Defects that datasets are known for: how each is recognised, refused, and repaired where the user says so.
+
+Time limits marked as terminations teach that the world ends there; a next observation that belongs to the next episode
+lets values flow out of one into the other. Neither can be told for certain from the data, so what looks like one is
+refused until the user repairs it or says that it is right. Free of torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlexp.errors import DataError
+from rlexp.tree import tree_leaves, tree_map
+
+if TYPE_CHECKING:
+    from rlexp.datasets.transitions import Transitions
+    from rlexp.envs.spec import EnvSpec
+
+MANY = 2  # episodes that must end alike before it can be no accident
+_CHUNK = 65536
+
+
+class Repair(Enum):
+    """What may be done to data before it is learned from."""
+
+    drop_nan = "drop_nan"  # leave out transitions that hold NaN or infinity; their episode is truncated before
+    clip_actions = "clip_actions"  # put actions outside of the bounds onto them
+    time_limits = "time_limits"  # a termination at the time limit becomes a truncation
+    drop_crossing = "drop_crossing"  # leave out truncated rows whose next observation is of the next episode
+
+
+class Finding(Enum):
+    """What looks like a defect but may be right."""
+
+    time_limits = "time_limits"  # the task does end there
+    crossing = "crossing"  # the environment does begin where it ended
+
+
+def repaired(
+    data: Transitions, spec: EnvSpec | None, repairs: Collection[Repair], source: str
+) -> tuple[Transitions, list[str]]:
+    """The data with the wanted repairs made, and a line on each that changed something."""
+    done = []
+    if Repair.drop_nan in repairs:
+        keep = np.ones(len(data), bool)
+        for _, column in columns_of(data):
+            keep &= finite_rows(column)
+        if not keep.all():
+            data = without(data, ~keep)
+            done.append(f"{source}: {int((~keep).sum()):,} transitions with NaN or infinity are left out.")
+    bounded = spec is not None and spec.action.kind == "continuous" and data.action[:1].size == spec.action.dim
+    if Repair.clip_actions in repairs and bounded:  # what does not fit at all is refused by the check
+        assert spec is not None
+        action = np.clip(data.action.reshape(len(data), -1), *spec.action.bounds).reshape(data.action.shape)
+        if changed := int((action != data.action).reshape(len(data), -1).any(1).sum()):
+            data = replace(data, action=action)
+            done.append(f"{source}: {changed:,} actions are clipped to their bounds.")
+    if Repair.drop_crossing in repairs and (crosses := data.crossing() & data.truncated).any():
+        data = without(data, crosses)
+        done.append(f"{source}: {int(crosses.sum()):,} rows are left out whose next observation is the next episode's.")
+    if Repair.time_limits in repairs and (limit := time_limit(data, spec)) is not None:
+        late = data.terminated & (data.episode_steps() == limit)
+        data = replace(data, terminated=data.terminated & ~late, truncated=data.truncated | late)
+        if late.any():
+            done.append(f"{source}: {int(late.sum()):,} terminations at step {limit:,} are read as time limits.")
+    return data, done
+
+
+def refuse_traps(data: Transitions, spec: EnvSpec, accept: Collection[Finding], source: str) -> None:
+    """Raise :class:`DataError` for what looks like a defect, unless the user has accepted it."""
+    if Finding.time_limits not in accept and (limit := spec.max_episode_steps) is not None:
+        count = suspicious_terminations(data, limit)
+        if count >= MANY:
+            raise DataError(
+                f"{source}: {count:,} episodes terminate at step {limit:,}, the time limit of {spec.id}, and none is "
+                "truncated there: time limits seem to be marked as terminations. Use dataset.repair=[time_limits] to "
+                "read them as truncations, or dataset.accept=[time_limits] if the task does end there."
+            )
+    if Finding.crossing not in accept:
+        crosses = data.crossing() & data.truncated
+        ends = int(data.truncated[:-1].sum())
+        if 2 * int(crosses.sum()) > ends:
+            raise DataError(
+                f"{source}: at {int(crosses.sum()):,} of {ends:,} truncated ends next_observations is the first "
+                "observation of the next episode, so values would cross. Use dataset.repair=[drop_crossing] to leave "
+                "these rows out, or dataset.accept=[crossing] if episodes do begin where the one before ended."
+            )
+
+
+def suspicious_terminations(data: Transitions, limit: int) -> int:
+    """Episodes that terminate exactly at ``limit``, if none is truncated there; else 0."""
+    steps = data.episode_steps()
+    at_limit = steps == limit
+    if (data.truncated & at_limit).any():
+        return 0
+    return int((data.terminated & at_limit).sum())
+
+
+def time_limit(data: Transitions, spec: EnvSpec | None) -> int | None:
+    """The environment's, or the length of the longest episodes in the data."""
+    if spec is not None and spec.max_episode_steps is not None:
+        return spec.max_episode_steps
+    ended = data.terminated | data.truncated
+    return int(data.episode_steps()[ended].max()) if ended.any() else None
+
+
+def columns_of(data: Transitions) -> list[tuple[str, np.ndarray]]:
+    """Every column that holds numbers, by D4RL's names."""
+    return [(key, column) for key, column in data.to_d4rl().items() if key not in ("terminals", "timeouts")]
+
+
+def finite_rows(column: np.ndarray) -> np.ndarray:
+    """[B] bool: rows without NaN and infinity."""
+    good = np.ones(len(column), bool)
+    if column.dtype.kind == "f":
+        for start in range(0, len(column), _CHUNK):
+            part = np.isfinite(column[start : start + _CHUNK])
+            good[start : start + _CHUNK] = part.reshape(len(part), -1).all(1)
+    return good
+
+
+def without(data: Transitions, drop: np.ndarray) -> Transitions:
+    """The data without some rows; the row before each of them ends its episode, as truncated."""
+    before = np.append(drop[1:], False)
+    truncated = data.truncated | (before & ~data.terminated)
+    return replace(
+        data,
+        obs=tree_map(lambda leaf: leaf[~drop], data.obs),
+        action=data.action[~drop],
+        reward=data.reward[~drop],
+        next_obs=tree_map(lambda leaf: leaf[~drop], data.next_obs),
+        terminated=data.terminated[~drop],
+        truncated=truncated[~drop],
+    )
+
+
+def leaves_differ(left: object, right: object, rows: int) -> np.ndarray:
+    """[rows] bool: whether any leaf of two observations differs, row by row, without large temporaries."""
+    differs = np.zeros(rows, bool)
+    others = dict(tree_leaves(right))
+    for name, leaf in tree_leaves(left):
+        for start in range(0, rows, _CHUNK):
+            stop = min(start + _CHUNK, rows)
+            ours, theirs = leaf[start:stop], others[name][start:stop]
+            part = ours != theirs
+            if ours.dtype.kind == "f":
+                part &= (ours == ours) | (theirs == theirs)  # NaN is the same as NaN here
+            differs[start:stop] |= part.reshape(len(part), -1).any(1)
+    return differs
