@@ -31,6 +31,7 @@ _ALGORITHMS = {  # public name -> config in conf/algo
     "IQN": "iqn",
     "PPO": "ppo",
     "QRDQN": "qrdqn",
+    "REDQ": "redq",
     "RLPD": "rlpd",
     "Rainbow": "rainbow",
     "ReBRAC": "rebrac",
@@ -39,6 +40,7 @@ _ALGORITHMS = {  # public name -> config in conf/algo
     "SACN": "sac_n",
     "TD3": "td3",
     "TD3BC": "td3_bc",
+    "TQC": "tqc",
     "TRPO": "trpo",
 }
 _CONTRIB = {"RecurrentPPO"}  # those that live in rlexp.contrib

@@ -45,6 +45,8 @@ TARGETS = {  # preset: least return, budget, what the budget counts
     "sac_pendulum": (-200, 20_000, "steps"),
     "ddpg_pendulum": (-200, 20_000, "steps"),
     "td3_pendulum": (-200, 20_000, "steps"),
+    "tqc_pendulum": (-200, 20_000, "steps"),
+    "redq_pendulum": (-200, 20_000, "steps"),
     "rlpd_pendulum": (-200, 10_000, "steps"),
     "crr_pendulum": (-250, 30_000, "updates"),
     "cql_pendulum": (-250, 30_000, "updates"),

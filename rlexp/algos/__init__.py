@@ -20,11 +20,13 @@ from rlexp.algos.ppo import PPO
 from rlexp.algos.qrdqn import QRDQN
 from rlexp.algos.rainbow import Rainbow
 from rlexp.algos.rebrac import ReBRAC
+from rlexp.algos.redq import REDQ
 from rlexp.algos.rlpd import RLPD
 from rlexp.algos.sac import SAC
 from rlexp.algos.sac_n import SACN
 from rlexp.algos.td3 import TD3
 from rlexp.algos.td3_bc import TD3BC
+from rlexp.algos.tqc import TQC
 from rlexp.algos.trpo import TRPO
 
 __all__ = [
@@ -40,11 +42,13 @@ __all__ = [
     "IQN",
     "PPO",
     "QRDQN",
+    "REDQ",
     "RLPD",
     "SAC",
     "SACN",
     "TD3",
     "TD3BC",
+    "TQC",
     "TRPO",
     "ActorCritic",
     "Algorithm",

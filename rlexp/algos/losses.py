@@ -21,10 +21,13 @@ def weighted_mean(value: Tensor, weight: Tensor | None = None) -> Tensor:
 
 
 def td_priority(q: Tensor, target: Tensor, weight: Tensor | None) -> Tensor | None:
-    """|Q(s, a) − y| [B], the mean over an ensemble: what prioritized replay samples by. None for unweighted batches."""
+    """|Q(s, a) − y| [B], the mean over an ensemble: what prioritized replay samples by. None for unweighted batches.
+
+    Of a target that is a distribution [M, B] the mean counts.
+    """
     if weight is None:  # nobody would read it
         return None
-    error = (q.detach() - target).abs()
+    error = (q.detach() - (target if target.dim() == 1 else target.mean(0))).abs()
     return error if error.dim() == 1 else error.mean(0)
 
 

@@ -82,7 +82,13 @@ class SAC(OffPolicyAlgorithm):
         dim = spec.action.dim
         self.head: PolicyHead = SquashedGaussianHead(dim)
         self.actor = model.build(spec, self.head.out, defaults=self.actor_network)
-        self.critic = model.build(spec, 1, defaults=self.critic_network, action_dim=dim, ensemble=self.n_critics)
+        self.critic = model.build(
+            spec, self.critic_outputs(), defaults=self.critic_network, action_dim=dim, ensemble=self.n_critics
+        )
+
+    def critic_outputs(self) -> int:
+        """Numbers that each critic predicts: Q(s, a)."""
+        return 1
 
     def target_entropy(self, obs: Obs) -> Any:
         """H̄, read anew at every update because its scale may be scheduled."""
@@ -167,5 +173,5 @@ class SAC(OffPolicyAlgorithm):
     def actor_loss(self, obs: Obs, alpha: Tensor, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The actor's loss, and the entropy estimate [B] that steers the temperature."""
         action, log_prob = self.policy(obs).sample_with_log_prob(noise["action"])
-        q = self.reduce_actor(self.critic(obs, action)[..., 0])
+        q = self.reduce_actor(self.critic(obs, action).mean(-1))  # of a single output, or of quantiles
         return sac_actor_loss(alpha, log_prob, q), -log_prob.detach()

@@ -193,26 +193,68 @@ def _sb3_qrdqn(config: dict[str, Any]) -> Settings:
     return _sb3(config, "QRDQN", arguments, package="sb3_contrib")
 
 
-def _sb3_sac(config: dict[str, Any]) -> Settings:
+def _sb3_actor_critic(config: dict[str, Any], *rates: str) -> Settings:
     algo = config["algo"]
-    rates = {str(_scheduled(algo, f"{part}_learning_rate")) for part in ("actor", "critic", "alpha")}
-    _refuse(len(rates) > 1, "different learning rates")
-    _refuse(algo["target_entropy_scale"] != 1, "target_entropy_scale")
-    arguments = _sb3_replay(config) | {
-        "learning_rate": _scheduled(algo, "actor_learning_rate"),
-        "ent_coef": algo["alpha"] or f"auto_{algo['initial_alpha']}",
+    _refuse(len({str(_scheduled(algo, rate)) for rate in rates}) > 1, "different learning rates")
+    _refuse(algo["max_grad_norm"] is not None, "max_grad_norm")
+    return _sb3_replay(config) | {
+        "learning_rate": _scheduled(algo, rates[0]),
+        "policy_kwargs": {"n_critics": algo["n_critics"]},
     }
-    if algo["n_critics"] != 2:
-        arguments["policy_kwargs"] = {"n_critics": algo["n_critics"]}
-    return _sb3(config, "SAC", arguments)
+
+
+def _sb3_soft(config: dict[str, Any]) -> Settings:
+    algo = config["algo"]
+    _refuse(algo["target_entropy_scale"] != 1, "target_entropy_scale")
+    _refuse(algo["actor_interval"] != 1, "actor_interval")
+    rates = ("actor_learning_rate", "critic_learning_rate", "alpha_learning_rate")
+    return _sb3_actor_critic(config, *rates) | {"ent_coef": algo["alpha"] or f"auto_{algo['initial_alpha']}"}
+
+
+def _sb3_sac(config: dict[str, Any]) -> Settings:
+    return _sb3(config, "SAC", _sb3_soft(config))
+
+
+def _sb3_tqc(config: dict[str, Any]) -> Settings:
+    algo = config["algo"]
+    _refuse(algo["kappa"] != 1, "kappa")
+    arguments = _sb3_soft(config) | {"top_quantiles_to_drop_per_net": algo["n_dropped"]}
+    arguments["policy_kwargs"]["n_quantiles"] = algo["n_quantiles"]
+    return _sb3(config, "TQC", arguments, package="sb3_contrib")
+
+
+def _sb3_deterministic(config: dict[str, Any]) -> Settings:
+    _refuse(config["algo"]["exploration"] != "none", "noise on actions")
+    if config["model"]["hidden"] is None:  # the papers' widths are not SB3's own
+        config = config | {"model": config["model"] | {"hidden": [256, 256]}}
+    return _sb3(config, "", _sb3_actor_critic(config, "actor_learning_rate", "critic_learning_rate"))
+
+
+def _sb3_ddpg(config: dict[str, Any]) -> Settings:
+    _refuse(config["algo"]["n_critics"] != 1, "n_critics")
+    _refuse(config["algo"]["actor_interval"] != 1, "actor_interval")
+    return _sb3_deterministic(config) | {"class": "DDPG"}
+
+
+def _sb3_td3(config: dict[str, Any]) -> Settings:
+    algo, settings = config["algo"], _sb3_deterministic(config) | {"class": "TD3"}
+    settings["arguments"] |= {
+        "policy_delay": algo["actor_interval"],
+        "target_policy_noise": algo["target_noise"],
+        "target_noise_clip": algo["target_noise_clip"],
+    }
+    return settings
 
 
 SB3: dict[str, Callable[[dict[str, Any]], Settings]] = {
     "A2C": _sb3_a2c,
+    "DDPG": _sb3_ddpg,
     "DQN": _sb3_dqn,
     "PPO": _sb3_ppo,
     "QRDQN": _sb3_qrdqn,
     "SAC": _sb3_sac,
+    "TD3": _sb3_td3,
+    "TQC": _sb3_tqc,
     "TRPO": _sb3_trpo,
 }
 
@@ -225,6 +267,7 @@ ACTOR_CRITIC = ("actor_encoder_factory", "critic_encoder_factory")
 def _d3rlpy(config: dict[str, Any], name: str, arguments: Settings, networks: tuple[str, ...]) -> Settings:
     model = config["model"]
     _refuse_model_settings(model)
+    _refuse(config["algo"].get("max_grad_norm") is not None, "max_grad_norm")
     return {
         "class": name,
         "arguments": {"gamma": config["algo"]["gamma"], "batch_size": config["trainer"]["batch_size"], **arguments},

@@ -31,6 +31,14 @@ class Workload:
     aim: float | None = None  # ratio that is hoped for
 
 
+SB3_DETERMINISTIC = (  # Stable-Baselines3's defaults for DDPG and TD3: wider networks, faster, and no noise on actions
+    "model.hidden=[400,300]",
+    "algo.actor_learning_rate=1e-3",
+    "algo.critic_learning_rate=1e-3",
+    "algo.exploration=none",
+    "trainer.learning_starts=100",
+)
+
 WORKLOADS = (
     Workload(
         "ppo_cartpole",
@@ -91,6 +99,30 @@ WORKLOADS = (
         "sac_pendulum",
         "SAC Pendulum, batch 256, one update per step",
         ("algo=sac", "env=pendulum", "trainer.learning_starts=100"),
+        peer="sb3",
+        least=2.5,
+        aim=3,
+    ),
+    Workload(
+        "ddpg_pendulum",
+        "DDPG Pendulum, batch 256, one update per step",
+        ("algo=ddpg", "env=pendulum", *SB3_DETERMINISTIC),
+        peer="sb3",
+        least=2.5,
+        aim=3,
+    ),
+    Workload(
+        "td3_pendulum",
+        "TD3 Pendulum, batch 256, one update per step",
+        ("algo=td3", "env=pendulum", *SB3_DETERMINISTIC),
+        peer="sb3",
+        least=2.5,
+        aim=3,
+    ),
+    Workload(
+        "tqc_pendulum",
+        "TQC Pendulum, 2 critics of 25 quantiles, batch 256, one update per step",
+        ("algo=tqc", "env=pendulum", "algo.n_critics=2", "trainer.learning_starts=100"),  # sb3-contrib's number
         peer="sb3",
         least=2.5,
         aim=3,

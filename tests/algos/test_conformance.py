@@ -193,6 +193,20 @@ def test_importance_weights_of_one_change_nothing_and_others_do(name: str) -> No
     assert any(not torch.equal(plain[key], other[key]) for key in plain if isinstance(plain[key], Tensor))
 
 
+@pytest.mark.parametrize("name", [name for name in ALGOS if not issubclass(algorithm(name), OnPolicyAlgorithm)])
+def test_gradients_are_scaled_down_to_the_norm_that_is_set(name: str) -> None:
+    def moved(norm: str) -> float:
+        algo = small_algo(name, f"algo.max_grad_norm={norm}")
+        before = flatten(algo.state_dict())
+        algo.update(data_for(algo))
+        after = flatten(algo.state_dict())
+        online = [key for key in before if "weight" in key and not key.startswith("target")]
+        return max((after[key] - before[key]).abs().max().item() for key in online)
+
+    # Adam divides by |g| + 1e-8, so a gradient of norm 1e-12 moves nothing by more than 1e-4 of its step size
+    assert moved("1e-12") < 1e-3 * moved("1e6")
+
+
 @pytest.mark.parametrize(("name", "field"), [(name, field) for name in ALGOS for field in schedulable(algorithm(name))])
 def test_a_scheduled_field_acts_like_the_field_set_to_that_value(name: str, field: str) -> None:
     value = other_value(name, field)

@@ -22,9 +22,10 @@ from rlexp.algos.dqn import dqn_loss, dqn_target
 from rlexp.algos.exploration import ornstein_uhlenbeck
 from rlexp.algos.losses import mse, weighted_mean
 from rlexp.algos.ppo import ppo_loss
-from rlexp.algos.rlpd import rlpd_target_value
+from rlexp.algos.redq import redq_target_value
 from rlexp.algos.sac import sac_actor_loss, sac_alpha_loss, sac_critic_loss
 from rlexp.algos.td3 import td3_smoothed_action
+from rlexp.algos.tqc import tqc_loss, tqc_truncated
 
 
 @pytest.fixture
@@ -376,17 +377,57 @@ def test_crr_equals_a_loop(rng: np.random.Generator, advantage_type: AdvantageTy
     close(crr_loss(log_prob_t, weights), total)
 
 
-# ---- RLPD
+# ---- REDQ, and RLPD's subset
 
 
-def test_rlpd_target_is_the_minimum_of_the_chosen_critics_only() -> None:
+def test_redq_target_is_the_minimum_of_the_chosen_critics_only() -> None:
     q = torch.tensor([[5.0, 1.0], [-9.0, -9.0], [3.0, 4.0], [0.0, 0.0]])
-    close(rlpd_target_value(q, torch.tensor([2, 0])), [3.0, 1.0])  # critics 0 and 2; −9 and 0 are not asked
-    close(rlpd_target_value(q, torch.tensor([3])), [0.0, 0.0])
+    close(redq_target_value(q, torch.tensor([2, 0])), [3.0, 1.0])  # critics 0 and 2; −9 and 0 are not asked
+    close(redq_target_value(q, torch.tensor([3])), [0.0, 0.0])
 
 
-def test_rlpd_target_equals_a_loop(rng: np.random.Generator) -> None:
+def test_redq_target_equals_a_loop(rng: np.random.Generator) -> None:
     q, q_t = draw(rng, 10, 25)
     subset = rng.permutation(10)[:3]
     expected = [min(q[k][i] for k in subset) for i in range(25)]
-    close(rlpd_target_value(q_t, torch.from_numpy(subset)), expected)
+    close(redq_target_value(q_t, torch.from_numpy(subset)), expected)
+
+
+# ---- TQC
+
+
+def test_tqc_drops_the_largest_of_the_pooled_quantiles_not_of_each_critic() -> None:
+    quantiles = torch.tensor([[[9.0, 1.0, 8.0]], [[2.0, 0.0, 3.0]]])  # two critics, one row, three quantiles
+    close(tqc_truncated(quantiles, 1), [[0.0, 1.0, 2.0, 3.0]])  # two dropped in all: both of the first critic's
+    close(tqc_truncated(quantiles, 2), [[0.0, 1.0]])
+    close(tqc_truncated(quantiles, 0), [[0.0, 1.0, 2.0, 3.0, 8.0, 9.0]])
+
+
+def test_tqc_loss_is_the_mean_over_critics_rows_quantiles_and_targets() -> None:
+    # one row, critics (0, 2) and (1, 5) at τ (¼, ¾), targets (1, 3), κ 1; |τ − 1[u < 0]| H(u):
+    # 0 to 1: ¼·½, to 3: ¼·2.5;  2 to 1: ¼·½, to 3: ¾·½;  1 to 1: 0, to 3: ¼·1.5;  5 to 1: ¼·3.5, to 3: ¼·1.5
+    quantiles = torch.tensor([[[0.0, 2.0]], [[1.0, 5.0]]])
+    total = 0.125 + 0.625 + 0.125 + 0.375 + 0.0 + 0.375 + 0.875 + 0.375
+    found = tqc_loss(quantiles, t(0.25, 0.75), torch.tensor([[1.0, 3.0]]), 1.0)
+    close(found, total / 8)
+    close(tqc_loss(quantiles, t(0.25, 0.75), torch.tensor([[1.0, 3.0]]), 1.0, t(0.5)), total / 16)
+
+
+def test_tqc_loss_and_its_gradient_equal_a_loop(rng: np.random.Generator) -> None:
+    n, rows, k, m, kappa = 3, 6, 5, 7, 0.7
+    (theta, theta_t), (y, y_t) = draw(rng, n, rows, k), draw(rng, rows, m)
+    weight = rng.random(rows)
+    total, gradient = 0.0, np.zeros_like(theta)
+    for c in range(n):
+        for b in range(rows):
+            for i in range(k):
+                for j in range(m):
+                    u = y[b][j] - theta[c][b][i]
+                    share = abs((i + 0.5) / k - (u < 0)) * weight[b] / (n * rows * k * m * kappa)
+                    total += share * (0.5 * u * u if abs(u) <= kappa else kappa * (abs(u) - 0.5 * kappa))
+                    gradient[c][b][i] -= share * min(max(u, -kappa), kappa)
+    theta_t.requires_grad_()
+    fraction = torch.tensor([(i + 0.5) / k for i in range(k)])
+    loss = tqc_loss(theta_t, fraction, y_t.sort(-1).values, kappa, torch.from_numpy(weight).float())
+    close(loss, total)
+    close(torch.autograd.grad(loss, theta_t)[0], gradient)

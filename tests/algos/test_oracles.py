@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlexp.algos import A2C, DDPG, DQN, PPO, SAC, TD3
+from rlexp.algos import A2C, DDPG, DQN, PPO, SAC, TD3, TQC
 from rlexp.buffers import RolloutBuffer
 from rlexp.envs.spec import ActionSpec, EnvSpec, Leaf, ObsSpec
 from rlexp.models import Network
 from rlexp.models.layers import MLP
 from rlexp.types import Batch, Rollout
 from tests.algos.common import CPU, as_tensors, random_steps
-from tests.algos.oracles import a2c, dqn, ppo, sac, td3
+from tests.algos.oracles import a2c, dqn, ppo, sac, td3, tqc
 
 OBS, WIDTH, ROWS = 4, 24, 32
 GAMMA = 0.97
@@ -168,6 +168,36 @@ def test_the_squashed_density_of_a_saturated_action_is_exact() -> None:
     u = torch.tensor(8.0, dtype=torch.float64)
     each = -0.5 * torch.log(torch.tensor(2 * torch.pi, dtype=torch.float64)) - torch.log(1 / torch.cosh(u) ** 2)
     torch.testing.assert_close(log_prob.double(), 2 * each[None], rtol=1e-5, atol=0)
+
+
+# ---- TQC
+
+
+@pytest.mark.parametrize(("critics", "quantiles", "drop", "kappa"), [(3, 5, 2, 1.0), (2, 4, 0, 0.3), (1, 6, 5, 1.0)])
+def test_tqc_equals_the_oracle(critics: int, quantiles: int, drop: int, kappa: float) -> None:
+    rates = dict.fromkeys(("actor_learning_rate", "critic_learning_rate", "alpha_learning_rate"), 3e-3)
+    settings = {"n_critics": critics, "n_quantiles": quantiles, "n_dropped": drop, "kappa": kappa}
+    ours = set_up(TQC(gamma=GAMMA, tau=0.05, initial_alpha=0.5, **settings, **rates), "continuous")
+    oracle = tqc.TQC(
+        give(sac.network(OBS, 4, WIDTH), weights(ours.actor)),
+        [give(sac.network(OBS + 2, quantiles, WIDTH), weights(ours.critic, i)) for i in range(critics)],
+        lr=3e-3,
+        tau=0.05,
+        target_entropy=-2.0,
+        initial_alpha=0.5,
+        drop=drop,
+        kappa=kappa,
+    )
+    for step in range(5):
+        data = transitions("continuous", step, scale=2.0)
+        noise, next_noise = torch.randn(2, ROWS, 2, generator=clone(ours.generator))
+        found = ours.update(as_batch(data)).metrics
+        assert_equal_metrics(found, oracle.update(**data, gamma=GAMMA, noise=noise, next_noise=next_noise))
+        assert_equal_weights(weights(ours.actor), oracle.actor, "actor")
+        for i in range(critics):
+            assert_equal_weights(weights(ours.critic, i), oracle.critics[i], f"critic {i}")
+            assert_equal_weights(weights(ours.target_critic.net, i), oracle.targets[i], f"target {i}")
+        assert ours.log_alpha.exp().item() == pytest.approx(oracle.alpha(), rel=1e-5)
 
 
 # ---- DDPG and TD3

@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal
 from torch.distributions.transforms import TanhTransform
 
-from rlexp.algos import CRR, DDPG, DQN, PPO, RLPD, DiscreteSAC
+from rlexp.algos import CRR, DDPG, DQN, PPO, REDQ, RLPD, TQC, DiscreteSAC
 from rlexp.algos.crr import AdvantageType, WeightType
+from rlexp.config.compose import compose
 from rlexp.errors import ConfigError
 from rlexp.models import Network
 from rlexp.types import Batch
@@ -130,9 +131,11 @@ def test_discrete_sac_takes_its_expectations_over_all_actions() -> None:
 
 
 @pytest.mark.parametrize("mean_actor", [True, False])
-def test_rlpd_bootstraps_from_a_random_subset_and_follows_all_critics(mean_actor: bool) -> None:
+@pytest.mark.parametrize("cls", [REDQ, RLPD])
+def test_redq_and_rlpd_bootstrap_from_a_random_subset_and_follow_all_critics(cls: type[REDQ], mean_actor: bool) -> None:
     critics, chosen = 5, 2
-    algo = set_up(RLPD(n_critics=critics, n_target_critics=chosen, mean_actor=mean_actor), "continuous")
+    settings = {"n_critics": critics, "n_target_critics": chosen, "mean_actor": mean_actor, "actor_interval": 1}
+    algo = set_up(cls(**settings), "continuous")
     names = ("actor", "target_critic", "log_alpha")
     subsets = set()
     for _ in range(4):
@@ -170,6 +173,39 @@ def test_rlpd_has_the_layer_norms_that_keep_it_in_bounds() -> None:
     algo = set_up(RLPD(), "continuous")
     assert all(layer.norm_weight is not None for layer in list(algo.critic.layers)[:-1])
     assert all(layer.norm_weight is None for layer in algo.actor.layers)
+
+
+def test_redq_is_what_its_paper_says_where_nothing_is_set() -> None:
+    algo = REDQ()
+    assert (algo.n_critics, algo.n_target_critics, algo.mean_actor, algo.actor_interval) == (10, 2, True, 20)
+    assert compose(["algo=redq", "env=pendulum"])["trainer"]["gradient_updates_per_step"] == 20
+
+
+def test_tqc_refuses_to_drop_every_quantile() -> None:
+    with pytest.raises(ConfigError, match="n_dropped=5 must be less than n_quantiles=5"):
+        TQC(n_quantiles=5, n_dropped=5)
+
+
+def test_tqc_priorities_are_the_errors_of_the_means() -> None:
+    algo = set_up(TQC(n_critics=2, n_quantiles=4, n_dropped=1), "continuous")
+    batch, (actor, critic, target, log_alpha), generator = observe(
+        algo, "actor", "critic", "target_critic", "log_alpha"
+    )
+    _, next_noise = torch.randn(2, ROWS, 2, generator=generator)
+    found = algo.update(batch._replace(weight=torch.ones(ROWS))).priority
+    with torch.no_grad():
+        mean, log_std = actor(batch.next_obs).chunk(2, -1)
+        normal = Normal(mean, log_std.clip(-20, 2).exp())
+        before = normal.mean + normal.stddev * next_noise
+        correction = TanhTransform().log_abs_det_jacobian(before, before.tanh())
+        log_prob = (normal.log_prob(before) - correction).sum(-1)
+        next_z, z = target(batch.next_obs, before.tanh()), critic(batch.obs, batch.action)
+    for b in range(ROWS):
+        kept = sorted(next_z[:, b].flatten().tolist())[:6]
+        soft = sum(kept) / 6 - log_alpha.exp().item() * log_prob[b].item()
+        y = batch.reward[b].item() + batch.discount[b].item() * soft
+        expected = sum(abs(z[i, b].mean().item() - y) for i in range(2)) / 2
+        assert found[b].item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
 def test_rlpd_refuses_a_subset_larger_than_the_ensemble() -> None:

@@ -56,6 +56,34 @@ def test_sb3_gets_widths_and_number_of_critics_together():
     assert translate("sb3", config)["arguments"]["policy_kwargs"] == {"n_critics": 5, "net_arch": [32, 16]}
 
 
+def test_sb3_gets_its_own_defaults_for_ddpg_and_td3():
+    for name, expected in (
+        ("ddpg", {"policy_kwargs": {"n_critics": 1, "net_arch": [400, 300]}}),
+        ("td3", {"policy_kwargs": {"n_critics": 2, "net_arch": [400, 300]}, "policy_delay": 2}),
+    ):
+        (work,) = select([f"{name}_pendulum"])
+        settings = translate("sb3", config_of(work))
+        given = settings["arguments"]
+        assert (settings["package"], settings["class"]) == ("stable_baselines3", name.upper())
+        assert (given["learning_rate"], given["batch_size"], given["train_freq"]) == (1e-3, 256, 1)
+        assert (given["gradient_steps"], given["tau"], given["buffer_size"]) == (1, 0.005, 1_000_000)
+        assert {key: given[key] for key in expected} == expected
+        assert "action_noise" not in given
+    assert (given["target_policy_noise"], given["target_noise_clip"]) == (0.2, 0.5)
+    config = compose(["algo=td3", "env=pendulum", "algo.exploration=none", "algo.actor_interval=3"])
+    given = translate("sb3", config)["arguments"]
+    assert (given["policy_delay"], given["policy_kwargs"]["net_arch"]) == (3, [256, 256])
+
+
+def test_sb3_contrib_gets_the_settings_of_tqc():
+    (work,) = select(["tqc_pendulum"])
+    settings = translate("sb3", config_of(work, more=["algo.n_dropped=3", "model.hidden=[32]"]))
+    given = settings["arguments"]
+    assert (settings["package"], settings["class"]) == ("sb3_contrib", "TQC")
+    assert given["policy_kwargs"] == {"n_critics": 2, "n_quantiles": 25, "net_arch": [32]}
+    assert (given["top_quantiles_to_drop_per_net"], given["ent_coef"]) == (3, "auto_1.0")
+
+
 def test_sb3_contrib_gets_the_number_of_quantiles():
     settings = translate("sb3", compose(["algo=qrdqn", "env=cartpole", "model.hidden=[32]", "algo.n_quantiles=20"]))
     assert (settings["package"], settings["class"]) == ("sb3_contrib", "QRDQN")
@@ -124,6 +152,11 @@ def test_what_d3rlpy_cannot_express_is_refused(overrides, what):
         (["algo=dqn", "buffer=prioritized"], "prioritized"),
         (["algo=qrdqn", "algo.kappa=0.5"], "kappa"),
         (["algo=sac", "env=pendulum", "algo.actor_learning_rate=1e-3"], "learning rates"),
+        (["algo=sac", "env=pendulum", "algo.max_grad_norm=1"], "max_grad_norm"),
+        (["algo=sac", "env=pendulum", "algo.actor_interval=2"], "actor_interval"),
+        (["algo=td3", "env=pendulum"], "noise on actions"),
+        (["algo=ddpg", "env=pendulum", "algo.exploration=none", "algo.n_critics=2"], "n_critics"),
+        (["algo=tqc", "env=pendulum", "algo.kappa=0.5"], "kappa"),
         (["algo=ppo", "model.activation=elu"], "model.activation"),
         (["algo=ppo", "algo.schedules={entropy_coef:{shape:linear,end:0.1}}"], "schedule of entropy_coef"),
         (["algo=discrete_sac"], "DiscreteSAC"),
