@@ -67,6 +67,16 @@ TARGETS = {  # preset: least return (or rate of success), budget, what the budge
     "her_sac_point_maze": (0.9, 100_000, "steps"),
     "her_sac_point_maze_open": (0.9, 20_000, "steps"),
     "sac_point_maze_open": (0.9, 20_000, "steps"),
+    "cql_pendulum": (-250, 30_000, "updates"),
+    "cal_ql_pendulum": (-250, 30_000, "updates"),
+    "sac_n_pendulum": (-250, 30_000, "updates"),
+    "edac_pendulum": (-250, 30_000, "updates"),
+    "bcq_pendulum": (-250, 30_000, "updates"),
+    "bear_pendulum": (-250, 30_000, "updates"),
+    "td3_bc_pendulum": (-250, 30_000, "updates"),
+    "rebrac_pendulum": (-250, 30_000, "updates"),
+    "discrete_cql_cartpole": (475, 30_000, "updates"),
+    "discrete_bcq_cartpole": (475, 30_000, "updates"),
 }
 
 # Presets that are measured by their rate of success.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from rlexp.algos.cql import CQL
 from rlexp.config.component import component
+from rlexp.config.fields import Static
+from rlexp.errors import ConfigError
 from rlexp.types import Batch
 
 
@@ -32,6 +34,14 @@ class CalQL(CQL):
     """
 
     derived: ClassVar[frozenset[str]] = frozenset({"mc_return"})
+
+    failure_reward: Annotated[float | None, Static()] = (
+        None  # reward r of steps without success in a sparse task: an episode that ends with no more returns r/(1 − γ)
+    )
+
+    def __post_init__(self) -> None:
+        if self.failure_reward is not None and self.gamma >= 1:
+            raise ConfigError("algo.failure_reward: the return of an endless failure, r/(1 − γ), needs algo.gamma < 1.")
 
     def sampled_values(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Those of CQL, the policy's actions calibrated."""

@@ -118,11 +118,12 @@ class ReplayBuffer(RingState):
         """Rewards as they are learned from."""
         return reward if self._reward_map is None else reward * self._reward_map[0] + self._reward_map[1]
 
-    def derive(self, names: Iterable[str], gamma: float = 1.0) -> None:
+    def derive(self, names: Iterable[str], gamma: float = 1.0, failure_reward: float | None = None) -> None:
         """Give batches these columns beside the extras (`derived.py`); to be called after :meth:`build`."""
         names = check_derived(names)
         self._next_actions = NEXT_ACTION in names
-        self._returns = ReturnsToGo(self._ring, self._num_envs, gamma) if MC_RETURN in names else None
+        returns = ReturnsToGo(self._ring, self._num_envs, gamma, failure_reward) if MC_RETURN in names else None
+        self._returns, self._failure_reward = returns, failure_reward
         self.lambda_returns = np.zeros(self._flat, np.float32) if LAMBDA_RETURN in names else None  # set by their owner
         self._gamma = gamma
 
@@ -241,7 +242,7 @@ class ReplayBuffer(RingState):
             last = [rows[self._cursor, env][None] for rows in self._obs_rows]
             self._close(self._rows - 1, np.array([env]), np.array([TRUNCATED]), last)
             if self._returns is not None:
-                self._returns.age[env] = 0
+                self._returns.close(before, env)
         for rows, leaf in zip(self._obs_rows, first):
             rows[self._cursor, env] = leaf
 
@@ -288,7 +289,7 @@ class ReplayBuffer(RingState):
         self._end[ends] = self._final.append(ends, final_obs, len(ends))
         if self._returns is not None:
             self._returns.flat[:count] = discounted_returns(
-                self._learned(self._reward[:count]), flags != 0, self._gamma
+                self._learned(self._reward[:count]), flags != 0, self._gamma, self._failure_reward
             )
         self._rows = count
         self._cursor = count % self._ring
@@ -376,7 +377,7 @@ class ReplayBuffer(RingState):
     def _derive_again(self) -> None:
         """After rows were put back: the same sums in the same order as when they were collected, so the same bits."""
         if self._returns is not None:
-            self._returns.age[:] = 0
+            self._returns.restart()
             for row in range(self.oldest_row, self._rows):
                 at = row % self._ring
                 self._returns.add(at, self._learned(self._reward_rows[at]), self._flag_rows[at] != 0)

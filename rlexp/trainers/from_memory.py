@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from rlexp.algos.base import Algorithm
 from rlexp.buffers import ReplayBuffer
 from rlexp.errors import ConfigError
 from rlexp.policy import batch_map
@@ -44,6 +45,11 @@ class FromMemory(Trainer):
     def set_gamma(self, gamma: float) -> None:
         """Sample with another discount from now on."""
         self.buffer.set_gamma(gamma)
+
+
+def derive_columns(buffer: ReplayBuffer, algo: Algorithm) -> None:
+    """Let a buffer that was built give batches the columns that an algorithm asks for."""
+    buffer.derive(algo.derived, float(algo.gamma), getattr(algo, "failure_reward", None))
 
 
 def sample_batches(buffer: ReplayBuffer, size: int, k: int, progress: float) -> Batch:

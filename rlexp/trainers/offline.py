@@ -15,7 +15,7 @@ from rlexp.config.component import component
 from rlexp.config.fields import Count, Natural, Range, Size
 from rlexp.errors import CheckpointError, DataError
 from rlexp.seeding import derive_seed
-from rlexp.trainers.from_memory import FromMemory, sample_batches
+from rlexp.trainers.from_memory import FromMemory, derive_columns, sample_batches
 from rlexp.types import Batch
 
 BATCHES_AT_ONCE = 16  # gathered together; never across an interval's end, so that a checkpoint falls between gathers
@@ -107,7 +107,7 @@ def load_dataset(buffer: ReplayBuffer, work: Any, gamma: float) -> None:
     work.reward_map = data.reward_scale, data.reward_shift
     buffer.build(policy.spec, 1, gamma, derive_seed(work.seed, "dataset"), capacity=len(data))
     buffer.map_rewards(*work.reward_map)
-    buffer.derive(policy.algo.derived, gamma)
+    derive_columns(buffer, policy.algo)
     buffer.extend(replace(data, action=policy.agent_action(data.action)))
     if policy.obs_normalizer is not None:
         policy.obs_normalizer.update(policy.tensor(data.obs))

@@ -12,7 +12,7 @@ from rlexp.config.component import component
 from rlexp.config.fields import Count, Natural, Size
 from rlexp.seeding import generator_state, numpy_generator, restore_generator
 from rlexp.trainers.collecting import Collector
-from rlexp.trainers.from_memory import FromMemory, sample_batches
+from rlexp.trainers.from_memory import FromMemory, derive_columns, sample_batches
 from rlexp.types import Batch
 
 MAX_BATCHES_AT_ONCE = 64  # batches gathered in one go; more would only cost memory
@@ -37,7 +37,7 @@ class Replay(FromMemory):
         self.rng = numpy_generator(self.work.seed, "random-actions")
         self.buffer = self.work.buffer
         self.buffer.build(self.policy.spec, self.collector.num_envs, float(self.algo.gamma), self.work.seed)
-        self.buffer.derive(self.algo.derived, float(self.algo.gamma))
+        derive_columns(self.buffer, self.algo)
         self.saved: list[tuple[int, int]] = []  # ranges of rows that lie in segments
 
     def start_fresh(self) -> None:

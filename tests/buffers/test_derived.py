@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_ring import DICT, RUNNING, TERMINATED, TRUNCATED, VECTOR, NaiveBuffer, World
 
-from rlexp.buffers.derived import discounted_returns, lambda_returns
+from rlexp.buffers.derived import ReturnsToGo, discounted_returns, lambda_returns
 from rlexp.buffers.prioritized import PrioritizedBuffer
 from rlexp.buffers.ring import ReplayBuffer
 from rlexp.datasets.transitions import Transitions
@@ -25,6 +25,29 @@ def build(spec=VECTOR, num_envs=1, rows=10, n_step=1, kind=ReplayBuffer, names=B
     buffer.build(spec, num_envs, GAMMA, 0)
     buffer.derive(names, GAMMA)
     return buffer
+
+
+FAILING = [
+    # rewards, ends; returns with γ = 0.5, where −1 is the reward of failing and so −2 the return of an endless failure
+    ([-1, -1, -1], [0, 0, 1], [-2, -2, -2]),
+    ([-1, -1, 0], [0, 0, 1], [-1.5, -1, 0]),  # success at the end
+    ([-1, 5, -1, -1], [0, 0, 0, 1], [1.125, 4.25, -2, -2]),  # and only before
+    ([-1, -1, 0, -1, -1], [0, 1, 1, 0, 1], [-2, -2, 0, -2, -2]),  # three episodes
+    ([-1, -1, -1, -1], [0, 1, 0, 0], [-2, -2, -1.5, -1]),  # the last one is still running
+]
+
+
+@pytest.mark.parametrize(("reward", "ended", "returns"), FAILING)
+def test_an_episode_that_fails_in_a_sparse_task_fails_for_ever(reward, ended, returns):
+    reward, ended = np.array(reward, np.float32), np.array(ended, bool)
+    np.testing.assert_allclose(discounted_returns(reward, ended, 0.5, failure_reward=-1.0), returns)
+    # step by step, beside an environment that ends nothing, in a ring that the rows wrap around in
+    columns = ReturnsToGo(len(reward) + 1, 2, 0.5, failure_reward=-1.0)
+    for i in range(len(reward)):
+        columns.add((i + 3) % (len(reward) + 1), np.array([reward[i], 1.0]), np.array([ended[i], False]))
+    places = [(i + 3) % (len(reward) + 1) for i in range(len(reward))]
+    np.testing.assert_allclose(columns.rows[places, 0], returns)
+    assert (columns.rows[places, 1] > 0).all()
 
 
 def expected(naive: NaiveBuffer, row: int, env: int) -> tuple[float, np.ndarray]:
