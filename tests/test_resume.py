@@ -118,6 +118,9 @@ SPECIAL: dict[str, list[str]] = {  # what an algorithm's case covers beside itse
     "sac": ["env=half_cheetah", "env.normalize_obs=true"],
     "discrete_sac": ["env.normalize_reward=true", "buffer.capacity=30"],
     "rlpd": ["trainer.offline_pretrain_updates=20", "env.normalize_obs=true"],
+    "ddpg": ["algo.exploration=ou", "algo.max_grad_norm=1.0"],
+    "td3": ["algo.schedules.exploration_noise={start:1.0,end:0.1}"],
+    "redq": ["trainer.gradient_updates_per_step=2", "algo.actor_interval=3"],
 }
 
 
