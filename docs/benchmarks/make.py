@@ -48,8 +48,8 @@ TARGETS = {  # preset: least return (or rate of success), budget, what the budge
     "her_dqn_bit_flip": (0.9, 100_000, "steps"),
     "dqn_bit_flip": (0.1, 100_000, "steps"),
     "her_sac_point_maze": (0.9, 100_000, "steps"),
-    "her_sac_point_maze_open": (0.9, 20_000, "steps"),
-    "sac_point_maze_open": (0.9, 20_000, "steps"),
+    "her_sac_point_maze_open": (0.9, 15_000, "steps"),
+    "sac_point_maze_open": (0.9, 15_000, "steps"),
 }
 
 # Presets that are measured by their rate of success.
