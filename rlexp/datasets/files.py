@@ -20,11 +20,13 @@ import numpy as np
 
 from rlexp.config.component import component
 from rlexp.datasets.settings import FileSettings
+from rlexp.datasets.spaces import spaces_of
 from rlexp.datasets.transitions import OPTIONAL_KEYS, REQUIRED_KEYS, Transitions, check_keys
 from rlexp.errors import DataError
 
 if TYPE_CHECKING:
     from rlexp.envs.gym_env import GymEnv
+    from rlexp.envs.spec import EnvSpec
 
 _KEYS = (*REQUIRED_KEYS, *OPTIONAL_KEYS)
 _TREES = ("observations", "next_observations")  # these may have named parts
@@ -47,6 +49,11 @@ class NpzDataset(FileSettings):
         path = _existing(self.path)
         return self.prepared(Transitions.from_d4rl(read_npz(path), str(path)), env.spec(), str(path))
 
+    def spaces(self, limit: float | None = None) -> EnvSpec:
+        """What the file tells of observations and actions."""
+        path = _existing(self.path)
+        return spaces_of(read_npz(path), limit, str(path))
+
 
 @component("dataset", "hdf5")
 @dataclass(eq=False, kw_only=True)
@@ -59,6 +66,12 @@ class Hdf5Dataset(FileSettings):
         """Read the file and check it against the environment."""
         path = _existing(self.path)
         return self.prepared(Transitions.from_d4rl(read_hdf5(path), str(path)), env.spec(), str(path))
+
+    def spaces(self, limit: float | None = None) -> EnvSpec:
+        """What the file tells of observations and actions."""
+        path = _existing(self.path)
+        with hdf5_arrays(path) as arrays:
+            return spaces_of(arrays, limit, str(path))
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:

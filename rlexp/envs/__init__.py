@@ -1,5 +1,6 @@
 """Environments: specs, making, seeding and vectorisation. Free of torch, so that worker processes start quickly."""
 
+from rlexp.envs.from_dataset import DatasetEnv
 from rlexp.envs.gym_env import GymEnv, Vectorization
 from rlexp.envs.locate import env_code_roots
 from rlexp.envs.seeded import Episode, SeededEnv
@@ -12,6 +13,7 @@ from rlexp.envs.wrappers import SelectObservation
 __all__ = [
     "ActionCodec",
     "ActionSpec",
+    "DatasetEnv",
     "EnvSpec",
     "Episode",
     "GymEnv",
