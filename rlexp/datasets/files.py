@@ -97,7 +97,17 @@ def read_hdf5(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an HDF5 file that have D4RL's names; others are not touched."""
     with hdf5_arrays(path) as arrays:
         check_memory(sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays.values()), path)
-        return {key: np.asarray(each[()]) for key, each in arrays.items()}
+        return {key: _read(each) for key, each in arrays.items()}
+
+
+def _read(dataset: Any) -> np.ndarray:
+    """All rows, doubles as singles, read straight into memory that has room for one row more, which a buffer needs."""
+    if not dataset.shape or not math.prod(dataset.shape):
+        return np.asarray(dataset[()])
+    double = dataset.dtype.kind == "f" and dataset.dtype.itemsize > 4
+    room = np.empty((len(dataset) + 1, *dataset.shape[1:]), np.float32 if double else dataset.dtype.newbyteorder("="))
+    dataset.read_direct(room, dest_sel=np.s_[: len(dataset)])
+    return room[: len(dataset)]
 
 
 @contextmanager
