@@ -375,8 +375,9 @@ class ReplayBuffer(RingState):
         for index in rows:
             batch = self.gather(index)
             parts.append((batch.reward.numpy(), batch.discount.numpy(), self._flag[index] != 0, *values(batch)))
-        columns = [np.concatenate(part) for part in zip(*parts)]
-        self.lambda_returns[: self._rows] = lambda_returns(*columns, decay=self._gamma * td_lambda)
+        reward, discount, ended, value, next_value = (np.concatenate(part) for part in zip(*parts))
+        decay = self._gamma * td_lambda
+        self.lambda_returns[: self._rows] = lambda_returns(reward, discount, ended, value, next_value, decay)
 
     def _derive_again(self) -> None:
         """After rows were put back: the same sums in the same order as when they were collected, so the same bits."""
