@@ -97,7 +97,7 @@ class ReturnsToGo:
         if self._failure_reward is not None:
             self._idle = np.where(reward > self._failure_reward, 0, self._idle + 1)
         for env in np.flatnonzero(ended):
-            self.close(at, env)
+            self.close(at, int(env))
 
     def close(self, at: int, env: int) -> None:
         """The episode of an environment ended with ring row ``at``."""
