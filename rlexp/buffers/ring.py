@@ -417,8 +417,9 @@ class ReplayBuffer(RingState):
 def _with_room(leaf: np.ndarray, like: np.ndarray) -> np.ndarray | None:
     """The array that ``leaf`` is all but the last row of, if it can take the place of ``like``."""
     whole = leaf.base
-    fits = isinstance(whole, np.ndarray) and (whole.shape, whole.dtype) == (like.shape, like.dtype)
-    if not fits or not leaf.flags.c_contiguous or leaf.ctypes.data != whole.ctypes.data or len(leaf) + 1 != len(whole):
+    if not isinstance(whole, np.ndarray) or (whole.shape, whole.dtype) != (like.shape, like.dtype):
+        return None
+    if not leaf.flags.c_contiguous or leaf.ctypes.data != whole.ctypes.data or len(leaf) + 1 != len(whole):
         return None
     return whole
 
