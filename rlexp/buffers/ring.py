@@ -262,8 +262,8 @@ class ReplayBuffer(RingState):
     def extend(self, data: Transitions) -> None:
         """Load a dataset (actions in agent units) into an empty buffer of one environment.
 
-        Observations that :func:`~rlexp.datasets.files.read_hdf5` has read, with room for one row more, are taken over
-        instead of copied. A row whose next observation is not the next row's observation is stored like the
+        Observations that :func:`~rlexp.datasets.files.read_hdf5` has read, with room for one row more, are taken
+        over as they are. A row whose next observation is not the next row's observation is stored like the
         end of an episode: truncated, unless it terminated.
         """
         count = len(data)
