@@ -42,7 +42,7 @@ MISTAKES = {
     "env=cartpol": "env=cartpol: there is no such env. Did you mean cartpole",
     "logger=[tensorboard,wand]": "logger=wand: there is no such logger. Did you mean wandb?",
     "zoo=ppo_cartpol": "zoo=ppo_cartpol: there is no such zoo. Did you mean ppo_cartpole",
-    "algo=xyzzy": "algo=xyzzy: there is no such algo. There are: a2c, c51, crr, discrete_sac, dqn, ",
+    "algo=xyzzy": "algo=xyzzy: there is no such algo. There are: a2c, ",
     # a value that cannot be
     "algo.gamma=abc": "algo.gamma must be a number, not abc.",
     "algo.gamma=2": "algo.gamma must be at most 1, not 2.0.",
