@@ -394,8 +394,8 @@ def uninterrupted(path: Path, config: dict[str, Any]) -> None:
     [
         ("ppo", "model.hidden=[9]", "size mismatch"),
         ("ppo", "env.num_envs=3", "env.num_envs=2"),
-        ("ppo", "env.normalize_obs=true", "env.normalize_obs=false"),
-        ("ppo", "env.normalize_reward=true", "env.normalize_reward=false"),
+        ("ppo", "env.normalize_obs=true", "trained without env.normalize_obs"),
+        ("ppo", "env.normalize_reward=true", "trained without env.normalize_reward"),
         ("dqn", "model.hidden=[9]", "size mismatch"),
         ("dqn", "buffer.capacity=50", "buffer.capacity"),
         ("crr", "algo.n_critics=3", "size mismatch"),
@@ -417,7 +417,7 @@ def test_an_override_that_does_not_fit_is_refused_and_the_run_left_as_it_was(
 
 
 def test_a_dataset_that_has_changed_is_refused(tmp_path: Path) -> None:
-    env = compose(list(overrides("crr")))["env"]
+    env = compose(list(overrides("cql")))["env"]
     rng = np.random.default_rng(0)
     arrays = {
         "observations": rng.normal(size=(50, 3)).astype(np.float32),
@@ -428,7 +428,7 @@ def test_a_dataset_that_has_changed_is_refused(tmp_path: Path) -> None:
     assert env["id"] == "Pendulum-v1"
     data = tmp_path / "data.npz"
     np.savez(data, **arrays)
-    config = interrupted(tmp_path / "run", "crr", "dataset=npz", f"dataset.path={data}")
+    config = interrupted(tmp_path / "run", "cql", "dataset=npz", f"dataset.path={data}")
     before = content(tmp_path / "run")
     np.savez(data, **(arrays | {"rewards": arrays["rewards"] + 1e-6}))
     with pytest.raises(DataError, match="not the one this run began with"):

@@ -36,7 +36,7 @@ class CalQL(CQL):
     derived: ClassVar[frozenset[str]] = frozenset({"mc_return"})
 
     failure_reward: Annotated[float | None, Static()] = (
-        None  # reward r of steps without success in a sparse task: an episode that ends with no more returns r/(1 − γ)
+        None  # of sparse tasks: r of a step that fails; return r/(1 − γ)
     )
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,14 +12,13 @@ from rlexp.algos.base import OFFLINE
 from rlexp.buffers import ReplayBuffer
 from rlexp.buffers.derived import LAMBDA_RETURN
 from rlexp.config.component import component
-from rlexp.config.fields import Count, Natural, Range, Size
+from rlexp.config.fields import Count, Natural, Share, Size
 from rlexp.errors import CheckpointError, DataError
 from rlexp.seeding import derive_seed
 from rlexp.trainers.from_memory import FromMemory, derive_columns, sample_batches
 from rlexp.types import Batch
 
 BATCHES_AT_ONCE = 16  # gathered together; never across an interval's end, so that a checkpoint falls between gathers
-Share = Annotated[float, Range(0, 1, open_low=True)]
 
 
 @component("trainer")

@@ -156,9 +156,6 @@ def random_batch(algo: Algorithm, rows: int = 8, seed: int = 0, *, weighted: boo
         action = rng.uniform(-1, 1, (rows, spec.action.dim)).astype(np.float32)
     else:
         action = spec.action.sample(rows, rng)
-    extras = {name: rng.normal(size=rows).astype(np.float32) for name in sorted(algo.derived)}
-    if "next_action" in extras:
-        extras["next_action"] = rng.permutation(action)
     discount = np.where(np.arange(rows) % 4 == 3, 0.0, float(algo.gamma)).astype(np.float32)
     batch = Batch(
         obs=as_tensors(random_obs(spec, rng, rows)),
@@ -167,9 +164,12 @@ def random_batch(algo: Algorithm, rows: int = 8, seed: int = 0, *, weighted: boo
         next_obs=as_tensors(random_obs(spec, rng, rows)),
         discount=torch.from_numpy(discount),
         weight=torch.from_numpy(rng.uniform(0.5, 1.5, rows).astype(np.float32)) if weighted else None,
-        extras={name: torch.from_numpy(column) for name, column in extras.items()},
     )
-    derived = {"mc_return": batch.reward * 2, "next_action": batch.action.roll(-1, 0)}
+    derived = {
+        "mc_return": batch.reward * 2,
+        "lambda_return": batch.reward * 3,
+        "next_action": batch.action.roll(-1, 0),
+    }
     return batch._replace(extras={name: derived[name] for name in algo.derived})
 
 

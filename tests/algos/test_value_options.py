@@ -30,7 +30,8 @@ SMALL = {
     "qrdqn": ["algo.n_quantiles=4"],
     "iqn": ["algo.n_quantiles=3", "algo.n_target_quantiles=2", "algo.n_action_quantiles=4", "algo.n_cosines=4"],
 }
-REPLAYING = [(name, loop) for name, loop in RUN_CASES if loop != "on_policy"]
+WITHOUT_ERRORS = {"awr", "bc", "marwil"}  # learn no action values, so there are no TD errors to sample by
+REPLAYING = [(name, loop) for name, loop in RUN_CASES if loop != "on_policy" and name not in WITHOUT_ERRORS]
 
 
 def prioritized(config: dict[str, Any], **settings: Any) -> dict[str, Any]:
@@ -101,7 +102,7 @@ def test_noisy_weights_are_means_and_factorised_deviations() -> None:
 
 
 def test_a_network_is_not_noisy_and_an_ensemble() -> None:
-    with pytest.raises(ValueError, match="either noisy or an ensemble"):
+    with pytest.raises(ValueError, match="neither an ensemble nor residual"):
         MLP(3, 2, noisy=0.5, ensemble=2)
 
 
@@ -170,6 +171,12 @@ def test_iqn_predicts_each_fraction_by_itself() -> None:
 
 
 # ---- prioritized replay under every algorithm
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_ERRORS))
+def test_an_algorithm_without_td_errors_says_so(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="reports no TD errors to set priorities by"):
+        Runner(prioritized(run_config(name, "offline"))).train(tmp_path / "run")
 
 
 @pytest.mark.parametrize(("name", "loop"), REPLAYING)
