@@ -121,6 +121,7 @@ SPECIAL: dict[str, list[str]] = {  # what an algorithm's case covers beside itse
     "ddpg": ["algo.exploration=ou", "algo.max_grad_norm=1.0"],
     "td3": ["algo.schedules.exploration_noise={start:1.0,end:0.1}"],
     "redq": ["trainer.gradient_updates_per_step=2", "algo.actor_interval=3"],
+    "awr": ["buffer.n_step=1"],
 }
 
 

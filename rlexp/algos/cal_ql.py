@@ -35,9 +35,7 @@ class CalQL(CQL):
 
     derived: ClassVar[frozenset[str]] = frozenset({"mc_return"})
 
-    failure_reward: Annotated[float | None, Static()] = (
-        None  # of sparse tasks: r of a step that fails; return r/(1 − γ)
-    )
+    failure_reward: Annotated[float | None, Static()] = None  # r of a failing step: a failed episode returns r/(1 − γ)
 
     def __post_init__(self) -> None:
         if self.failure_reward is not None and self.gamma >= 1:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rlexp.algos.base import CONTINUOUS, DISCRETE, OFFLINE, OffPolicyAlgorithm
 from rlexp.algos.losses import mse
 from rlexp.compiling import acting, phase
-from rlexp.config.fields import Fraction, Positive, Size, Static
+from rlexp.config.fields import Fraction, Positive, Size, Static, Structure
 from rlexp.envs.spec import ActionSpec, EnvSpec
 from rlexp.models import Model, NetDefaults, PolicyHead
 from rlexp.models.distributions import BoundedGaussianHead, CategoricalHead
@@ -34,9 +34,11 @@ class Cloning(OffPolicyAlgorithm):
     actions: ClassVar[frozenset[str]] = frozenset({CONTINUOUS, DISCRETE})
     unit_actions: ClassVar[bool] = True
     network: ClassVar[NetDefaults] = NetDefaults(hidden=(256, 256))
-    state_dependent_std: ClassVar[bool] = True  # or one deviation for all states
     max_log_std: ClassVar[float] = 0.0
 
+    state_dependent_std: Structure = (
+        True  # a deviation of its own in each state; false: one for all (continuous actions)
+    )
     min_log_std: Annotated[float, Static()] = -5.0  # bound of the policy's deviation from below (continuous actions)
 
     def build_policy(self, spec: EnvSpec, model: Model) -> None:
