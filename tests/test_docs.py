@@ -98,7 +98,8 @@ def test_every_preset_with_a_promise_has_a_result() -> None:
         for path in (ROOT / "conf" / "zoo").glob("*.yaml")
         if re.search("(return|success) [≥<]", path.read_text())
     }
-    assert measured == promises
+    compared = set(script(ROOT / "docs" / "benchmarks" / "make.py").COMPARED)  # with the curves of another framework
+    assert measured - compared == promises
 
 
 PROMISE = re.compile(
