@@ -13,6 +13,7 @@ from torch import Tensor
 from rlexp.algos.base import OffPolicyAlgorithm
 from rlexp.compiling import acting
 from rlexp.config.fields import Fraction, NonNegative, Static
+from rlexp.errors import ConfigError
 from rlexp.tree import tree_first
 from rlexp.types import Act, Obs
 
@@ -44,6 +45,14 @@ class DeterministicPolicy(OffPolicyAlgorithm):
     exploration: Annotated[Exploration, Static()] = Exploration.gaussian  # noise on actions: none, gaussian or ou
     exploration_noise: NonNegative = 0.1  # its standard deviation at each step, σ, of actions in [−1, 1]
     ou_theta: Fraction = 0.15  # share of the Ornstein-Uhlenbeck process that is forgotten at each step, if it is chosen
+
+    def __post_init__(self) -> None:
+        if self.exploration is not Exploration.ou and self.ou_theta != type(self).ou_theta:
+            raise ConfigError(f"ou_theta has no effect with exploration={self.exploration.value}. Use exploration=ou.")
+        if self.exploration is Exploration.none and self.schedules.get("exploration_noise"):
+            raise ConfigError(
+                "A schedule of exploration_noise has no effect with exploration=none. Use gaussian or ou."
+            )
 
     @abstractmethod
     def policy(self, obs: Obs) -> Tensor:
