@@ -264,6 +264,7 @@ class MLP(nn.Module):
             if norm_weight is None:
                 x = self._activation(x)
                 continue
+            assert norm_bias is not None
             norm = (x.shape[-1:], norm_weight[0, 0], norm_bias[0, 0])
             if self.norm is Norm.layer:
                 x = self._activation(functional.layer_norm(x, *norm))
