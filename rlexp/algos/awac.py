@@ -43,9 +43,7 @@ class AWAC(CriticCloning):
     beta: Positive = 1 / 3  # temperature of the weights: the lower, the more only the best actions are cloned
     n_action_samples: Size = 1  # policy actions that estimate the value of a state (of discrete ones it is exact)
     max_weight: Positive = 100.0  # bound of the weights
-    state_dependent_std: Structure = (
-        False  # a deviation of its own in each state; false: one for all (continuous actions)
-    )
+    state_dependent_std: Structure = False  # whether each state has a deviation of its own (continuous actions)
     min_log_std: Annotated[float, Static()] = -6.0  # bound of the policy's deviation from below (continuous actions)
 
     def update(self, batch: Batch) -> Update:

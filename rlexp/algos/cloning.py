@@ -36,9 +36,7 @@ class Cloning(OffPolicyAlgorithm):
     network: ClassVar[NetDefaults] = NetDefaults(hidden=(256, 256))
     max_log_std: ClassVar[float] = 0.0
 
-    state_dependent_std: Structure = (
-        True  # a deviation of its own in each state; false: one for all (continuous actions)
-    )
+    state_dependent_std: Structure = True  # whether each state has a deviation of its own (continuous actions)
     min_log_std: Annotated[float, Static()] = -5.0  # bound of the policy's deviation from below (continuous actions)
 
     def build_policy(self, spec: EnvSpec, model: Model) -> None:

@@ -63,9 +63,7 @@ class CRR(AWAC):
     beta: Positive = 1.0  # temperature of the exponential weight
     n_action_samples: Size = 4  # policy actions that estimate the baseline (of discrete ones the mean is exact)
     max_weight: Positive = 20.0  # bound of the exponential weight
-    state_dependent_std: Structure = (
-        True  # a deviation of its own in each state; false: one for all (continuous actions)
-    )
+    state_dependent_std: Structure = True  # whether each state has a deviation of its own (continuous actions)
     min_log_std: Annotated[float, Static()] = -5.0  # bound of the policy's deviation from below (continuous actions)
 
     def randomness(self, size: int) -> dict[str, Tensor]:

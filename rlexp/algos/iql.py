@@ -56,9 +56,7 @@ class IQL(CriticCloning):
     expectile: Fraction = 0.7  # which of the data's actions V stands for: 0.5 their mean, towards 1 the best
     beta: NonNegative = 3.0  # inverse temperature of the weights: 0 clones all actions alike
     max_weight: Positive = 100.0  # bound of the weights
-    state_dependent_std: Structure = (
-        False  # a deviation of its own in each state; false: one for all (continuous actions)
-    )
+    state_dependent_std: Structure = False  # whether each state has a deviation of its own (continuous actions)
 
     def build(self, spec: EnvSpec, model: Model) -> None:
         """Actor, critics with targets, and V."""

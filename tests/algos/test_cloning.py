@@ -212,7 +212,7 @@ def test_the_deviation_may_be_a_function_of_the_state(cls: Any) -> None:
     assert algo.log_std is None
     log_std = algo.policy(torch.randn(5, 4)).log_std
     assert log_std.shape == (5, 2)
-    assert (log_std[0] != log_std[1]).all()
+    assert log_std.unique(dim=0).shape[0] == 5  # some are cut at their bound, no state has both
 
 
 # ---- MARWIL and AWR
