@@ -59,6 +59,11 @@ def check_compatible(name: str, algo: Algorithm, trainer: Trainer, buffer: Any, 
             "buffer=her needs a goal environment, whose Dict observation has the entries observation, achieved_goal "
             f"and desired_goal, both goals one array of the same form; {spec.id} is none. Use buffer=replay."
         )
+    if isinstance(buffer, HerBuffer) and algo.derived & {MC_RETURN, LAMBDA_RETURN}:
+        raise ConfigError(
+            f"algo={name} learns from returns of whole episodes, which are those of their own goals: buffer=her cannot "
+            "give them for others. Use buffer=replay."
+        )
     if isinstance(buffer, PrioritizedBuffer) and getattr(dataset, "weighted", False):
         raise ConfigError("buffer=prioritized samples by TD errors, not by the weights of sources. Use buffer=replay.")
     if trainer.loop in (OFFLINE, MIXED) and dataset is None:
