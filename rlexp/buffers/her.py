@@ -59,7 +59,17 @@ class HerBuffer(ReplayBuffer):
                 f"buffer=her cannot find the rewards of other goals with env.action_repeat={env.action_repeat}: they "
                 "are sums over goals that are not stored. Use env.action_repeat=1 or buffer=replay."
             )
-        self.goals = GoalRewards(env.make(), env.spec().id)
+        made = env.make()
+        try:
+            self.goals = GoalRewards(made, env.spec().id)
+        except BaseException:
+            made.close()
+            raise
+
+    def detach(self) -> None:
+        """Close that environment."""
+        if self.goals is not None:
+            self.goals.close()
 
     def build(
         self,

@@ -63,6 +63,9 @@ class ReplayBuffer(RingState):
     def attach(self, env: GymEnv) -> None:
         """Take from the environment what sampling needs of it; called before anything is built or written."""
 
+    def detach(self) -> None:
+        """Let go of what :meth:`attach` has made; called when the run ends, however it does."""
+
     def build(
         self,
         spec: EnvSpec,
@@ -326,7 +329,7 @@ class ReplayBuffer(RingState):
         return index
 
     def _by_chance(self, chance: np.ndarray) -> np.ndarray:
-        """Places chosen by one number in [0, 1) each [B]: of a source by its weight, if there are any, else uniformly."""
+        """Places chosen by one number in [0, 1) each [B]: in a source by its weight, where there are some."""
         if self._sources is None:
             return self._places((chance * len(self)).astype(np.int64))
         first, rows, bounds = self._sources
