@@ -193,6 +193,22 @@ def test_a_window_stops_where_the_new_goal_ends_the_episode():
     assert discount.tolist() == [0.0, 0.0]
 
 
+def test_the_next_action_is_the_one_after_a_window_that_the_new_goal_ends():
+    buffer, nothing = build(n_step=2), np.array([False])
+
+    def obs(goal: int) -> dict[str, np.ndarray]:
+        return {"achieved_goal": BITS[[goal]], "desired_goal": BITS[[0]], "observation": np.zeros((1, 2), np.float32)}
+
+    buffer.start(obs(0))
+    for action, goal in enumerate([1, 2, 2]):
+        buffer.add(np.array([action]), VecStep(obs(goal), obs(goal), np.zeros(1, np.float32), nothing, nothing, []))
+    first = np.array([0])
+    batch = buffer.gather(first)
+    assert batch.extras["next_action"].tolist() == [2]  # after two steps
+    buffer._replace_goals(batch, first, first, BITS[[1]])
+    assert batch.extras["next_action"].tolist() == [1]  # after one, which reached the goal
+
+
 def filled(steps=60, num_envs=2, **changes) -> tuple[HerBuffer, GoalWorld]:
     world, buffer = GoalWorld(SPEC, num_envs, 1), build(num_envs, **changes)
     buffer.start(world.obs())
