@@ -28,6 +28,7 @@ from rlexp.contracts import check_kinds
 from rlexp.datasets import Dataset, Transitions
 from rlexp.datasets.settings import ObsScaling
 from rlexp.envs import DatasetEnv, GymEnv
+from rlexp.envs.goals import achieved_is_hidden
 from rlexp.envs.scores import reference_of
 from rlexp.errors import CheckpointError, ConfigError, DataError, RunError
 from rlexp.evaluation import Evaluator
@@ -125,12 +126,12 @@ class Runner:
         with self._console() as console:
             self._data = self._load_dataset(console)
             self.check_memory()
-            if isinstance(self.buffer, ReplayBuffer):
-                self.buffer.attach(self.env)
-            decisions = self._decide(console)
-            self._say_memory(console)
-            with RunDir.create(path, self.config, command, decisions=decisions, group=group) as run_dir:
-                return self._run(run_dir, console)
+            with self._attached():
+                decisions = self._decide(console)
+                self._say_memory(console)
+                self._warn_of_hidden_goal(console)
+                with RunDir.create(path, self.config, command, decisions=decisions, group=group) as run_dir:
+                    return self._run(run_dir, console)
 
     def resume(
         self, run_dir: RunDir, command: Sequence[str] = (), *, changes: Sequence[str] = (), which: str = "last"
@@ -139,19 +140,30 @@ class Runner:
         with self._console() as console, run_dir.lock():
             self._data = self._load_dataset(console)
             self.check_memory()
-            if isinstance(self.buffer, ReplayBuffer):
-                self.buffer.attach(self.env)
-            decisions = self._saved_decisions(run_dir)
-            if self.config["device"] == "auto":
-                self.device = resolve_device(decisions["device"])
-            self._setup_algo()
-            self._apply_decisions(decisions, console)
-            return self._run(run_dir, console, resumed=True, changes=changes, which=which, command=command)
+            with self._attached():
+                decisions = self._saved_decisions(run_dir)
+                if self.config["device"] == "auto":
+                    self.device = resolve_device(decisions["device"])
+                self._setup_algo()
+                self._apply_decisions(decisions, console)
+                return self._run(run_dir, console, resumed=True, changes=changes, which=which, command=command)
 
     # ---- inside
 
     def _console(self) -> Console:
         return Console(self.config["progress"])
+
+    @contextmanager
+    def _attached(self) -> Iterator[None]:
+        """While the run lasts, the buffer has what it needs of the environment."""
+        if not isinstance(self.buffer, ReplayBuffer):
+            yield
+            return
+        self.buffer.attach(self.env)
+        try:
+            yield
+        finally:
+            self.buffer.detach()
 
     def _policy(self, *, to_learn: bool) -> Policy:
         """To act, rewards need no normaliser, whose running returns belong to the training environments."""
@@ -195,6 +207,21 @@ class Runner:
             console.note(
                 f"Replay memory: {count:,} transitions of {each} bytes, {each * count / 1e6:,.1f} MB when full."
             )
+
+    def _warn_of_hidden_goal(self, console: Console) -> None:
+        """Say so where the networks would not know what was achieved."""
+        obs = self.spec.obs
+        if not obs.achieved_unseen or obs.masked or isinstance(self.env, DatasetEnv):
+            return  # where some actions are impossible it cannot simply be tried
+        env = self.env.make()
+        try:
+            if achieved_is_hidden(env, self.spec.id):
+                console.warn(
+                    f"The achieved goal of {self.spec.id} is no part of its observation, so the networks do not see "
+                    "it. Show it to them with env.show_achieved_goal=true."
+                )
+        finally:
+            env.close()
 
     def _setup_algo(self) -> None:
         autocast = torch.bfloat16 if self.config["precision"] == "bfloat16" else None
