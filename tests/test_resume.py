@@ -225,7 +225,7 @@ MOMENTS = [
 ]
 
 
-KILLED_OFTEN = {"ppo", "recurrent_ppo", "dqn", "sac", "crr", "rlpd"}  # at every moment; the others at some
+KILLED_OFTEN = {"ppo", "dqn", "sac", "crr", "rlpd"}  # at every moment; the others at some
 
 
 @pytest.mark.parametrize("algo", choices("algo"))
