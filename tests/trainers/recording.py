@@ -359,7 +359,7 @@ def algorithms() -> list[str]:
 
 
 def algorithm_loops() -> list[tuple[str, str]]:
-    """Every algorithm in the loop its config names, and one of each family in all that it can learn in."""
+    """Every algorithm in the loop its config names, and two of them in all that they can learn in."""
     return RUN_CASES
 
 
