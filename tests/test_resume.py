@@ -228,7 +228,13 @@ MOMENTS = [
 KILLED_OFTEN = {"ppo", "dqn", "sac", "crr", "rlpd"}  # at every moment; the others at some
 
 
-@pytest.mark.parametrize("algo", choices("algo"))
+def kill_cases() -> list[Any]:
+    """Every algorithm; those without state of a kind of their own only by `make test-learning`."""
+    now = KILLED_OFTEN | set(SPECIAL) | {"recurrent_ppo", "crossq"}
+    return [pytest.param(algo, marks=() if algo in now else pytest.mark.learning) for algo in choices("algo")]
+
+
+@pytest.mark.parametrize("algo", kill_cases())
 def test_a_run_killed_at_many_moments_ends_like_one_that_was_not(algo: str, driver: Driver, tmp_path: Path) -> None:
     settings = overrides(algo, *SPECIAL.get(algo, []))
     assert train(driver, tmp_path / "whole", settings) == 0, driver.said
