@@ -41,6 +41,10 @@ class CalQL(CQL):
         if self.failure_reward is not None and self.gamma >= 1:
             raise ConfigError("algo.failure_reward: the return of an endless failure, r/(1 − γ), needs algo.gamma < 1.")
 
+    def failing_reward(self) -> float | None:
+        """As it is set."""
+        return self.failure_reward
+
     def sampled_values(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Those of CQL, the policy's actions calibrated."""
         q, log_density = super().sampled_values(batch, noise)
