@@ -76,7 +76,8 @@ def check_compatible(name: str, algo: Algorithm, trainer: Trainer, buffer: Any, 
         raise DataError(f"algo={name} learns from data in the {trainer.loop} loop, but dataset is null. Use {choices}.")
     if trainer.loop not in (OFFLINE, MIXED) and dataset is not None:
         raise ConfigError(
-            f"The {trainer.loop} loop uses no dataset. Leave dataset= out (or set it to null), or use trainer=mixed."
+            f"The {trainer.loop} loop uses no dataset. Leave dataset= out (dataset=null if algo={name} names one), "
+            "or use trainer=mixed."
         )
 
 
