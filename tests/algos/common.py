@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -60,9 +62,21 @@ def home_loop(name: str) -> str:
 
 
 LOOP_CASES = [(name, loop) for name in ALGOS for loop in LOOPS if loop in algorithm(name).loops]
-# Whole runs: every algorithm in the loop its config names, and two of them in all that they can learn in.
 IN_ALL_LOOPS = {"sac", "iql"}
-RUN_CASES = [(name, loop) for name, loop in LOOP_CASES if loop == home_loop(name) or name in IN_ALL_LOOPS]
+
+
+def run_cases(keep: Callable[[str, str], bool] = lambda name, loop: True) -> list[Any]:
+    """Whole runs of every algorithm in every loop it can learn in.
+
+    In `make test` each is run in the loop its config names, two of them in all loops; the rest by `make test-learning`.
+    """
+    return [
+        pytest.param(name, loop, marks=() if loop == home_loop(name) or name in IN_ALL_LOOPS else pytest.mark.learning)
+        for name, loop in LOOP_CASES
+        if keep(name, loop)
+    ]
+
+
 KIND_CASES = [(name, kind) for name in ALGOS for kind in kinds_of(name)]
 
 

@@ -21,7 +21,7 @@ from rlexp.resuming import resume_run
 from rlexp.runner import Runner
 from rlexp.trainers.base import Interrupted, Trainer
 from rlexp.types import Update
-from tests.algos.common import RUN_CASES, flatten, random_batch, small_algo, small_config
+from tests.algos.common import flatten, random_batch, run_cases, small_algo, small_config
 from tests.algos.test_runs import assert_same_run, run_config
 
 FAMILY = ("dqn", "c51", "qrdqn", "iqn")
@@ -31,7 +31,7 @@ SMALL = {
     "iqn": ["algo.n_quantiles=3", "algo.n_target_quantiles=2", "algo.n_action_quantiles=4", "algo.n_cosines=4"],
 }
 WITHOUT_ERRORS = {"awr", "bc", "marwil"}  # learn no action values, so there are no TD errors to sample by
-REPLAYING = [(name, loop) for name, loop in RUN_CASES if loop != "on_policy" and name not in WITHOUT_ERRORS]
+REPLAYING = run_cases(lambda name, loop: loop != "on_policy" and name not in WITHOUT_ERRORS)
 
 
 def prioritized(config: dict[str, Any], **settings: Any) -> dict[str, Any]:
