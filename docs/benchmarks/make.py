@@ -257,9 +257,9 @@ images) and, where actions are discrete, action masks.
 LAYERS = """
 **core** is `rlexp.algos`: algorithms whose numbers are compared with independent implementations. **contrib** is
 `rlexp.contrib`: the same tests and promises, for algorithms that need more than the plain contracts (here: memory
-within an episode). **zoo** is `conf/zoo`: presets, an algorithm with an environment and settings, each with the return it promises or
-the word that it was not measured yet; `rlexp zoo=NAME` runs one, and the command line still overrides it. Curves,
-seeds, commits and wall times are in [benchmarks](../benchmarks/README.md).
+within an episode). **zoo** is `conf/zoo`: presets, an algorithm with an environment and
+settings, each with the return it promises or the word that it was not measured yet; `rlexp zoo=NAME` runs one, and the
+command line still overrides it. Curves, seeds, commits and wall times are in [benchmarks](../benchmarks/README.md).
 """
 
 
