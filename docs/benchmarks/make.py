@@ -16,6 +16,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
+CLONES = HERE / "clones.json"
 PAGE = HERE / "README.md"
 TABLE = HERE.parent / "algorithms" / "README.md"
 ZOO = HERE.parents[1] / "conf" / "zoo"
@@ -214,6 +215,30 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
+def clones() -> list[str]:
+    """How far clones come towards their expert, from what clones.py measured, as lines of the page."""
+    if not CLONES.exists():
+        return []
+    kept = json.loads(CLONES.read_text())
+    returns = kept["returns"]
+    (worst,), (expert,) = returns.pop("random"), returns.pop("expert")
+    lines = [
+        "## Clones and their expert",
+        "",
+        f"Everybody plays the same {kept['episodes']} episodes ([`clones.py`](clones.py)): uniform actions reach "
+        f"{worst:.1f}, the expert {expert:.1f}. At least 90 % of the way from one to the other is wanted.",
+        "",
+        "| preset | return of each seed | share of the way | met |",
+        "|---|---|---|---|",
+    ]
+    for preset, each in returns.items():
+        shares = [(value - worst) / (expert - worst) for value in each]
+        met = "yes" if statistics.median(shares) >= 0.9 else "**missed**"
+        values = ", ".join(f"{value:.1f}" for value in each)
+        lines.append(f"| `{preset}` | {values} | {', '.join(f'{share:.1%}' for share in shares)} | {met} |")
+    return [*lines, ""]
+
+
 def page(results: list[dict[str, Any]]) -> str:
     """The page as text."""
     head = "| preset | environment | target | return (median) | each seed | n | spent | wall time | met |"
@@ -234,7 +259,7 @@ def page(results: list[dict[str, Any]]) -> str:
         )
     episodes = sorted({run["eval"]["episodes"] for run in results})
     lines += ["", f"Evaluation episodes at the end: {', '.join(map(str, episodes))}.", ""]
-    lines += ["![Learning curves](curves.png)", *beside(results), "## Commands", ""]
+    lines += ["![Learning curves](curves.png)", *beside(results), *clones(), "## Commands", ""]
     groups = by_preset(results) | {name: runs for name in COMPARED if (runs := _runs_of(name, results))}
     for name, runs in groups.items():
         commits = sorted({(run["commit"] or "unknown")[:10] for run in runs})
