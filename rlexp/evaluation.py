@@ -13,6 +13,7 @@ import torch
 
 from rlexp.envs import GymEnv, VecEnv
 from rlexp.envs.locate import missing_package
+from rlexp.envs.scores import Reference, reference_of
 from rlexp.errors import EnvError, RlexpError
 from rlexp.policy import Policy
 from rlexp.seeding import derive_seed
@@ -28,6 +29,7 @@ class Evaluation:
     returns: list[float]
     lengths: list[int]
     successes: list[float]  # `is_success` of the episodes whose environment tells
+    reference: Reference | None = None  # what scores 0 and 100
 
     @property
     def return_mean(self) -> float:
@@ -42,7 +44,11 @@ class Evaluation:
             "length_mean": float(np.mean(self.lengths)),
             "episodes": len(self.returns),
         }
-        return values | ({"success_rate": float(np.mean(self.successes))} if self.successes else {})
+        if self.successes:
+            values["success_rate"] = float(np.mean(self.successes))
+        if self.reference is not None:
+            values["normalized_score"] = self.reference.score(self.return_mean)
+        return values
 
     def row(self) -> dict[str, float]:
         """As logged."""
@@ -57,6 +63,7 @@ class Evaluator:
         self.warn = warn or logging.getLogger("rlexp").warning
         self.warned = env.spec().max_episode_steps is not None  # then no episode is endless
         self.render_mode = render_mode
+        self.reference = reference_of(env.spec().id, env.reference_returns)
         self.envs: VecEnv | None = None
 
     def __call__(self, policy: Policy, episodes: int, *, seed: int, deterministic: bool = True) -> Evaluation:
@@ -68,13 +75,15 @@ class Evaluator:
         generator = torch.Generator(policy.device).manual_seed(derive_seed(seed, "eval-actions"))
         watch = None if self.warned else self._watch
         try:
-            return _play(self.envs, policy, episodes, seed, not deterministic, generator, watch)
+            evaluation = _play(self.envs, policy, episodes, seed, not deterministic, generator, watch)
         except RlexpError:
             raise
         except Exception as error:
             if self.render_mode is None:
                 raise
             raise EnvError(_cannot_show(self.env.id, error)) from error
+        evaluation.reference = self.reference
+        return evaluation
 
     def _watch(self, steps: int) -> None:
         """Told how long an episode has become; says once that it may never end."""

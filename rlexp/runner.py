@@ -27,7 +27,8 @@ from rlexp.config.trust import EVERYTHING, Trust, own_packages
 from rlexp.contracts import check_kinds
 from rlexp.datasets import Dataset, Transitions
 from rlexp.datasets.settings import ObsScaling
-from rlexp.envs import GymEnv
+from rlexp.envs import DatasetEnv, GymEnv
+from rlexp.envs.scores import reference_of
 from rlexp.errors import CheckpointError, ConfigError, DataError, RunError
 from rlexp.evaluation import Evaluator
 from rlexp.loggers import Console, LoggerSet, RunInfo
@@ -85,11 +86,22 @@ class Runner:
         if not isinstance(self.model, Network):
             self.model = CheckedModel(self.model)
         self.env.factory = env_factory
+        if isinstance(self.env, DatasetEnv):
+            self._without_environment(self.env)
+        reference_of("", self.env.reference_returns)  # refuses what cannot be one
         self._data: Transitions | None = None  # between loading and the trainer
         self.algo_name = registered_name("algo", type(self.algo))
         self.spec = self.env.spec()
         check_env_settings(self.env, self.trainer, self.dataset)
         check_compatible(self.algo_name, self.algo, self.trainer, self.buffer, self.dataset, self.spec)
+
+    def _without_environment(self, env: DatasetEnv) -> None:
+        """The data say the spaces, which the run keeps; there is nothing to evaluate in."""
+        if self.trainer.loop != "offline":
+            raise ConfigError(f"The {self.trainer.loop} loop steps an environment, but env=from_dataset has none.")
+        env.fill(self.dataset)
+        self.trainer.eval_episodes = 0
+        self.config["env"]["spaces"], self.config["trainer"]["eval_episodes"] = env.spaces, 0
 
     # ---- the three ways to use it
 
@@ -355,7 +367,7 @@ class Runner:
 
     def _summary(self, trainer: Trainer, status: str, signalled: str | None) -> dict[str, Any]:
         seconds = trainer.seconds()
-        return {
+        summary = {
             "status": status,
             "algo": self.algo_name,
             "env": self.spec.id,
@@ -369,6 +381,13 @@ class Runner:
             "eval": trainer.last_eval,
             "best_eval": trainer.best_eval,
         }
+        reference = reference_of(self.spec.id, self.env.reference_returns)
+        if reference is not None and trainer.last_eval is not None and trainer.best_eval is not None:
+            # The last score is what the run gives; the best one was chosen by looking, which offline nobody can.
+            summary["normalized_score"] = reference.score(trainer.last_eval["return_mean"])
+            summary["best_normalized_score"] = reference.score(trainer.best_eval["return_mean"])
+            summary["score_reference"] = reference.to_dict()
+        return summary
 
 
 def resolve_device(name: str) -> torch.device:

@@ -14,7 +14,19 @@ from rlexp.config.compose import compose
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-OTHER_COMMANDS = ("eval", "resume", "predict", "list", "bench", "--multirun", "--config-dir", "--help", "--cfg")
+OTHER_COMMANDS = (
+    "eval",
+    "resume",
+    "predict",
+    "collect",
+    "data",
+    "list",
+    "bench",
+    "--multirun",
+    "--config-dir",
+    "--help",
+    "--cfg",
+)
 PLACEHOLDERS = ("NAME", "my_", "data.npz", "prior.hdf5", "optimistic_sac")  # things a reader has and we have not
 
 

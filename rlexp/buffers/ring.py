@@ -262,8 +262,9 @@ class ReplayBuffer(RingState):
     def extend(self, data: Transitions) -> None:
         """Load a dataset (actions in agent units) into an empty buffer of one environment.
 
-        A row whose next observation is not the next row's observation is stored like the end of an episode: truncated,
-        unless it terminated.
+        Observations that :func:`~rlexp.datasets.files.read_hdf5` has read, with room for one row more, are taken over as
+        they are instead of copied. A row whose next observation is not the next row's observation is stored like the
+        end of an episode: truncated, unless it terminated.
         """
         count = len(data)
         if data.sources:
@@ -279,9 +280,12 @@ class ReplayBuffer(RingState):
         size, free = len(ends) * sum(leaf[0].nbytes for leaf in self._obs), available_memory()
         if free is not None and size > free:
             raise ConfigError(f"The dataset has {len(ends)} ends of episodes; keeping them needs {gigabytes(size)}.")
-        for rows, obs, next_obs in zip(self._obs, self._leaves(data.obs), self._leaves(data.next_obs)):
-            rows[:count] = obs
-            rows[count] = next_obs[-1]
+        for i, (obs, next_obs) in enumerate(zip(self._leaves(data.obs), self._leaves(data.next_obs))):
+            if (whole := _with_room(obs, self._obs[i])) is not None:
+                self._obs[i], self._obs_rows[i] = whole, whole.reshape(self._obs_rows[i].shape)
+            else:
+                self._obs[i][:count] = obs
+            self._obs[i][count] = next_obs[-1]
         self._action[:count] = data.action
         self._reward[:count] = data.reward
         self._flag[:count] = flags
@@ -440,6 +444,15 @@ class ReplayBuffer(RingState):
         """The leaves in the order of the spec."""
         given = dict(tree_leaves(tree))
         return [np.asarray(given[name]) for name in self._obs_names]
+
+
+def _with_room(leaf: np.ndarray, like: np.ndarray) -> np.ndarray | None:
+    """The array that ``leaf`` is all but the last row of, if it can take the place of ``like``."""
+    whole = leaf.base
+    fits = isinstance(whole, np.ndarray) and (whole.shape, whole.dtype) == (like.shape, like.dtype)
+    if not fits or not leaf.flags.c_contiguous or leaf.ctypes.data != whole.ctypes.data or len(leaf) + 1 != len(whole):
+        return None
+    return whole
 
 
 def _flat(rows: np.ndarray) -> np.ndarray:

@@ -59,6 +59,7 @@ def search_path_overrides(folders: Sequence[str] = ()) -> list[str]:
 def for_hydra(overrides: Sequence[str]) -> list[str]:
     """``dataset=null`` and ``trainer.total_steps=1e4`` as Hydra understands them: no null for a group, no whole 1e4."""
     nulls = [f"{group}=null" for group in CHOICE_GROUPS]
+    overrides = ["env=from_dataset" if each == "env=null" else each for each in overrides]
     return whole_numbers(f"~{each[:-5]}" if each in nulls else each for each in overrides)
 
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from rlexp.config.component import REGISTRY, component, target_of
 from rlexp.config.messages import suggest
 from rlexp.datasets.settings import DatasetSettings, ObsScaling, Reward
+from rlexp.datasets.spaces import widened
 from rlexp.datasets.transitions import Transitions, joined
 from rlexp.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlexp.envs.gym_env import GymEnv
+    from rlexp.envs.spec import EnvSpec
 
 
 @component("dataset", "combined")
@@ -74,3 +76,10 @@ class CombinedDataset(DatasetSettings):
         sizes = [len(data) for data in loaded]
         data = self.prepared(joined(loaded), env.spec(), "the combined dataset")
         return replace(data, sources=tuple(zip(sizes, self.weights)))
+
+    def spaces(self, limit: float | None = None) -> EnvSpec:
+        """Wide enough for all sources."""
+        for part in self.parts:
+            if not hasattr(part, "spaces"):
+                raise ConfigError(f"env=from_dataset: {type(part).__name__} cannot say its spaces.")
+        return widened([part.spaces(limit) for part in self.parts])

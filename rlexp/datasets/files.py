@@ -20,11 +20,13 @@ import numpy as np
 
 from rlexp.config.component import component
 from rlexp.datasets.settings import FileSettings
+from rlexp.datasets.spaces import spaces_of
 from rlexp.datasets.transitions import OPTIONAL_KEYS, REQUIRED_KEYS, Transitions, check_keys
 from rlexp.errors import DataError
 
 if TYPE_CHECKING:
     from rlexp.envs.gym_env import GymEnv
+    from rlexp.envs.spec import EnvSpec
 
 _KEYS = (*REQUIRED_KEYS, *OPTIONAL_KEYS)
 _TREES = ("observations", "next_observations")  # these may have named parts
@@ -47,6 +49,11 @@ class NpzDataset(FileSettings):
         path = _existing(self.path)
         return self.prepared(Transitions.from_d4rl(read_npz(path), str(path)), env.spec(), str(path))
 
+    def spaces(self, limit: float | None = None) -> EnvSpec:
+        """What the file tells of observations and actions."""
+        path = _existing(self.path)
+        return spaces_of(read_npz(path), limit, str(path))
+
 
 @component("dataset", "hdf5")
 @dataclass(eq=False, kw_only=True)
@@ -59,6 +66,12 @@ class Hdf5Dataset(FileSettings):
         """Read the file and check it against the environment."""
         path = _existing(self.path)
         return self.prepared(Transitions.from_d4rl(read_hdf5(path), str(path)), env.spec(), str(path))
+
+    def spaces(self, limit: float | None = None) -> EnvSpec:
+        """What the file tells of observations and actions."""
+        path = _existing(self.path)
+        with hdf5_arrays(path) as arrays:
+            return spaces_of(arrays, limit, str(path))
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -84,7 +97,17 @@ def read_hdf5(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an HDF5 file that have D4RL's names; others are not touched."""
     with hdf5_arrays(path) as arrays:
         check_memory(sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays.values()), path)
-        return {key: np.asarray(each[()]) for key, each in arrays.items()}
+        return {key: _read(each) for key, each in arrays.items()}
+
+
+def _read(dataset: Any) -> np.ndarray:
+    """All rows, doubles as singles, read straight into memory that has room for one row more, which a buffer needs."""
+    if not dataset.shape or not math.prod(dataset.shape):
+        return np.asarray(dataset[()])
+    double = dataset.dtype.kind == "f" and dataset.dtype.itemsize > 4
+    room = np.empty((len(dataset) + 1, *dataset.shape[1:]), np.float32 if double else dataset.dtype.newbyteorder("="))
+    dataset.read_direct(room, dest_sel=np.s_[: len(dataset)])
+    return room[: len(dataset)]
 
 
 @contextmanager

@@ -19,8 +19,10 @@ import numpy as np
 from rlexp.config.component import component
 from rlexp.datasets.files import check_hdf5_links, check_memory, reading
 from rlexp.datasets.settings import FileSettings
+from rlexp.datasets.spaces import limited
 from rlexp.datasets.transitions import Transitions
 from rlexp.envs.spaces import ActionCodec, ObsCodec, action_spec
+from rlexp.envs.spec import EnvSpec
 from rlexp.errors import DataError, EnvError
 from rlexp.tree import tree_leaves, tree_map
 
@@ -40,6 +42,12 @@ class MinariDataset(FileSettings):
     def load(self, env: GymEnv) -> Transitions:
         """Read all episodes and check them against the environment."""
         return self.prepared(read_minari(self.id), env.spec(), f"the Minari dataset {self.id}")
+
+    def spaces(self, limit: float | None = None) -> EnvSpec:
+        """As the dataset declares them."""
+        dataset = open_minari(self.id)
+        codec, actions = _codecs(dataset.observation_space, dataset.action_space, f"the Minari dataset {self.id}")
+        return limited(EnvSpec(self.id, codec.spec, actions.spec), limit)
 
 
 def dataset_folder(dataset_id: str) -> Path:

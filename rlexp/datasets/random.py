@@ -33,6 +33,7 @@ _RUNTIME_FIELDS = {
     "workers",
     "normalize_obs",
     "normalize_reward",
+    "reference_returns",
 }  # do not change the data
 _log = logging.getLogger(__name__)
 

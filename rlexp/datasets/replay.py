@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING
 from rlexp.config.component import component
 from rlexp.datasets.files import read_npz, save_npz
 from rlexp.datasets.settings import DatasetSettings
+<<<<<<< HEAD
 from rlexp.datasets.trained import preset_folder, trained_preset
+=======
+from rlexp.datasets.spaces import limited
+>>>>>>> data
 from rlexp.datasets.transitions import Transitions, joined
+from rlexp.envs.from_dataset import spec_from
 from rlexp.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from rlexp.config.trust import Trust
     from rlexp.envs.gym_env import GymEnv
+    from rlexp.envs.spec import EnvSpec
 
 
 @component("dataset", "replay")
@@ -67,6 +73,15 @@ class RunDataset(DatasetSettings):
         if not found:
             raise DataError(f"dataset.path={self.path}: there is no run with a replay memory. Give the folder of one.")
         return self.prepared(joined(found), env.spec(), f"the replay memory of {self.path}")
+
+    def spaces(self, limit: float | None = None) -> EnvSpec:
+        """Those that the first run's checkpoint was made for."""
+        from rlexp.loading import find_checkpoint
+
+        runs = run_folders(Path(self.path).expanduser())
+        if not runs:
+            raise DataError(f"dataset.path={self.path}: there is no run. Give the folder of one.")
+        return limited(spec_from(find_checkpoint(runs[0], "last")[1].tree.get("spec")), limit)
 
 
 def run_folders(folder: Path) -> list[Path]:

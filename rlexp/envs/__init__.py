@@ -1,6 +1,7 @@
 """Environments: specs, making, seeding and vectorisation. Free of torch, so that worker processes start quickly."""
 
 from rlexp.envs.bit_flip import BitFlip
+from rlexp.envs.from_dataset import DatasetEnv
 from rlexp.envs.gym_env import GymEnv, Vectorization
 from rlexp.envs.locate import env_code_roots
 from rlexp.envs.seeded import Episode, SeededEnv
@@ -15,6 +16,7 @@ __all__ = [
     "ActionRepeat",
     "ActionSpec",
     "BitFlip",
+    "DatasetEnv",
     "EnvSpec",
     "Episode",
     "FrameStack",

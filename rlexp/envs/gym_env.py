@@ -57,6 +57,7 @@ class GymEnv:
     action_limit: Positive | None = None  # bound put on the action dimensions that have none
     normalize_obs: bool = False  # scale observations by their running mean and variance (done by the trainer)
     normalize_reward: bool = False  # scale rewards by the running deviation of the return (done by the trainer)
+    reference_returns: list[float] | None = None  # [random, expert]: returns that score 0 and 100; null: D4RL's
     factory: Callable[[], gym.Env] | None = field(init=False, default=None)  # makes the environment instead of `id`
     _spec: EnvSpec | None = field(init=False, default=None, repr=False)
     _mask: str | None = field(init=False, default=_UNKNOWN, repr=False)  # where the environment keeps its action mask

@@ -254,7 +254,9 @@ def closing_lines(summary: Mapping[str, Any], paths: Mapping[str, Any], trust: S
     if best := summary.get("best_eval"):
         lines.append(entry("best", _evaluation(best)))
     if (score := summary.get("normalized_score")) is not None:
-        lines.append(entry("score", f"{number(score)} normalized"))
+        best_score = summary.get("best_normalized_score")
+        ending = "" if best_score is None else f" at the end, {number(best_score)} at best"
+        lines.append(entry("score", f"{number(score)} normalized{ending}"))
     lines.append([])
     lines += [entry(label, place_text(place)) for label, place in paths.items()]
     if run := paths.get("run"):

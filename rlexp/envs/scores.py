@@ -1,0 +1,48 @@
+"""Normalised scores: 100 · (return − random) / (expert − random), so that tasks can be compared. Free of torch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from rlexp.errors import ConfigError
+
+# Returns of a random and an expert policy that D4RL (Fu et al., 2020) measured in the environments of its time (v2).
+# Papers use them for all later versions, too.
+D4RL = {
+    "HalfCheetah": (-280.178953, 12135.0),
+    "Hopper": (-20.272305, 3234.3),
+    "Walker2d": (1.629008, 4592.3),
+    "Ant": (-325.6, 3879.7),
+    "AdroitHandPen": (96.262799, 3076.8331),
+    "AdroitHandDoor": (-56.512833, 2880.5693),
+}
+_ID = re.compile(r"(?:[\w.]+:)?(\w+)-v\d+")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What scores 0 and what scores 100, and who says so."""
+
+    random: float
+    expert: float
+    source: str
+
+    def score(self, value: float) -> float:
+        """The score of a return."""
+        return 100 * (value - self.random) / (self.expert - self.random)
+
+    def to_dict(self) -> dict[str, float | str]:
+        """As written to summary.json."""
+        return {"random": self.random, "expert": self.expert, "source": self.source}
+
+
+def reference_of(env_id: str, own: list[float] | None = None) -> Reference | None:
+    """The reference of an environment: the user's own, else D4RL's, else none."""
+    if own is not None:
+        if len(own) != 2 or not own[1] > own[0]:
+            raise ConfigError(f"env.reference_returns must be [random, expert], the second larger, not {list(own)}.")
+        return Reference(float(own[0]), float(own[1]), "env.reference_returns")
+    found = _ID.fullmatch(env_id)
+    known = D4RL.get(found[1]) if found else None
+    return None if known is None else Reference(*known, "D4RL")
