@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING
 from rlexp.config.component import component
 from rlexp.datasets.files import read_npz, save_npz
 from rlexp.datasets.settings import DatasetSettings
-<<<<<<< HEAD
-from rlexp.datasets.trained import preset_folder, trained_preset
-=======
 from rlexp.datasets.spaces import limited
->>>>>>> data
+from rlexp.datasets.trained import preset_folder, trained_preset
 from rlexp.datasets.transitions import Transitions, joined
 from rlexp.envs.from_dataset import spec_from
 from rlexp.errors import CheckpointError, ConfigError, DataError
