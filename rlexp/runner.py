@@ -19,7 +19,7 @@ import torch
 from rlexp.algos.base import Algorithm
 from rlexp.buffers import ReplayBuffer, RolloutBuffer
 from rlexp.callbacks import Callback
-from rlexp.compat import check_compatible, check_env_settings
+from rlexp.compat import check_compatible, check_env_settings, check_evaluator
 from rlexp.compiling import compiler_problem
 from rlexp.config.check import build, check_config
 from rlexp.config.component import registered_name
@@ -30,7 +30,7 @@ from rlexp.datasets.settings import ObsScaling
 from rlexp.envs import DatasetEnv, GymEnv
 from rlexp.envs.scores import reference_of
 from rlexp.errors import CheckpointError, ConfigError, DataError, RunError
-from rlexp.evaluation import Evaluator
+from rlexp.evaluators import EvaluationMethod, InEnvironment
 from rlexp.loggers import Console, LoggerSet, RunInfo
 from rlexp.machine import check_fits, cpu_count
 from rlexp.models import Model, Network
@@ -38,6 +38,7 @@ from rlexp.models.checked import CheckedModel
 from rlexp.policy import Policy
 from rlexp.recorder import Recorder
 from rlexp.run_dir import RunDir
+from rlexp.starting import Origin, Start, open_start
 from rlexp.trainers.base import STOPPING_FIELDS, Interrupted, Trainer, Workspace
 
 # What restoring a state of other networks, spaces or environments (or a stranger's state of anything) can raise.
@@ -68,6 +69,9 @@ class Runner:
         self.buffer: ReplayBuffer | RolloutBuffer = build("buffer", config["buffer"], trust)
         self.trainer: Trainer = build("trainer", config["trainer"], trust)
         self.dataset: Dataset | None = None if config["dataset"] is None else build("dataset", config["dataset"], trust)
+        self.evaluator: EvaluationMethod = (
+            InEnvironment() if config["evaluator"] is None else build("evaluator", config["evaluator"], trust)
+        )
         self.callbacks: list[Callback] = [
             build(f"trainer.callbacks[{i}]", node, trust)
             for i, node in enumerate(config["trainer"].get("callbacks") or [])
@@ -80,6 +84,7 @@ class Runner:
             self.buffer,
             self.trainer,
             self.dataset,
+            self.evaluator,
             self.loggers,
             self.callbacks,
         )
@@ -94,14 +99,16 @@ class Runner:
         self.spec = self.env.spec()
         check_env_settings(self.env, self.trainer, self.dataset)
         check_compatible(self.algo_name, self.algo, self.trainer, self.buffer, self.dataset, self.spec)
+        check_evaluator(self.evaluator, self.algo, self.dataset)
 
     def _without_environment(self, env: DatasetEnv) -> None:
-        """The data say the spaces, which the run keeps; there is nothing to evaluate in."""
+        """The data say the spaces, which the run keeps; there is nothing to play in, so data evaluate or nobody."""
         if self.trainer.loop != "offline":
             raise ConfigError(f"The {self.trainer.loop} loop steps an environment, but env=from_dataset has none.")
         env.fill(self.dataset)
-        self.trainer.eval_episodes = 0
-        self.config["env"]["spaces"], self.config["trainer"]["eval_episodes"] = env.spaces, 0
+        self.config["env"]["spaces"] = env.spaces
+        if not self.evaluator.needs_data:
+            self.trainer.eval_episodes = self.config["trainer"]["eval_episodes"] = 0
 
     # ---- the three ways to use it
 
@@ -129,8 +136,10 @@ class Runner:
                 self.buffer.attach(self.env)
             decisions = self._decide(console)
             self._say_memory(console)
-            with RunDir.create(path, self.config, command, decisions=decisions, group=group) as run_dir:
-                return self._run(run_dir, console)
+            start = self._open_start(console)
+            origin = None if start is None else start.origin.to_dict()
+            with RunDir.create(path, self.config, command, decisions=decisions, group=group, origin=origin) as run_dir:
+                return self._run(run_dir, console, start=start)
 
     def resume(
         self, run_dir: RunDir, command: Sequence[str] = (), *, changes: Sequence[str] = (), which: str = "last"
@@ -163,6 +172,7 @@ class Runner:
             by_dataset=getattr(self.dataset, "obs", None) is ObsScaling.standardize,
             normalize_reward=normalize_reward,
             num_envs=self.env.num_envs,
+            adopts=self.config["init_from"] is not None,
         )
 
     def _load_dataset(self, console: Console) -> Transitions | None:
@@ -200,11 +210,29 @@ class Runner:
         autocast = torch.bfloat16 if self.config["precision"] == "bfloat16" else None
         self.algo.setup(self.spec, self.model, device=self.device, seed=self.seed, autocast=autocast)
 
+    def _open_start(self, console: Console) -> Start | None:
+        """The agent to start with, tried on this run's networks before anything is written."""
+        if self.config["init_from"] is None:
+            return None
+        start = open_start(self.config, self.spec)
+        self._take_over(start, self._policy(to_learn=True))
+        self.config["init_from"] = start.origin.path
+        console.note(f"The agent is that of {start.origin.path}, {start.origin.step:,} steps on.")
+        return start
+
+    def _take_over(self, start: Start, policy: Policy) -> None:
+        try:
+            policy.start_from(start.policy)
+        except (CheckpointError, *MISFITS) as error:
+            raise start.refusal(self.config, _short(error)) from error
+
     def _decide(self, console: Console) -> dict[str, Any]:
         """Compile or not, and how many threads: from the plan alone, never from timings, so that it can be repeated."""
         self._setup_algo()
         size = "large" if self.algo.count_parameters() >= LARGE_NETWORK else "small"
         wanted, threads = self.config["compile"], self.config["threads"]
+        if self._data is not None:
+            self.trainer.plan(len(self._data))
         planned = self.trainer.planned_updates(self.algo, self.env.num_envs)
         compiled = planned >= COMPILE_PAYS_AFTER[size] if wanted == "auto" else bool(wanted)
         if wanted == "auto" and self.algo.retraces():
@@ -243,10 +271,12 @@ class Runner:
         changes: Sequence[str] = (),
         which: str = "last",
         command: Sequence[str] = (),
+        start: Start | None = None,
     ) -> dict[str, Any]:
         trainer, policy = self.trainer, self._policy(to_learn=True)
         loggers = LoggerSet(self.loggers, console.warn)
-        evaluator = Evaluator(self.env, warn=console.warn)
+        evaluator, origin = self.evaluator, Origin.from_info(run_dir)
+        evaluator.begin(self.env, self.model, console.warn)
         work = Workspace(
             env=self.env,
             policy=policy,
@@ -257,6 +287,8 @@ class Runner:
             seed=self.seed,
             dataset=self._data,
             dataset_hash=None if self._data is None else self._data.sha256,
+            reward_map=(1.0, 0.0) if origin is None else origin.reward_map,
+            origin=origin,
             callbacks=self.callbacks,
         )
         self._data = None  # the trainer takes it into its memory; nobody else shall keep it
@@ -267,7 +299,7 @@ class Runner:
         try:
             trainer.bind(work)
             info = self._info(run_dir, resumed)
-            self._restore(run_dir, trainer, info, resumed, which)
+            self._restore(run_dir, trainer, info, resumed, which, start)
             if resumed:
                 run_dir.record_resume(command, self.config if changes else None)
                 begun = True
@@ -275,7 +307,6 @@ class Runner:
                 console.note(f"Changed from here on: {', '.join(changes)}.")
             run_dir.set_status("running")
             loggers.open(info)
-            best = trainer.best_eval["return_mean"] if trainer.best_eval else None
             console.start(
                 info,
                 device=str(self.device),
@@ -283,7 +314,7 @@ class Runner:
                 total=trainer.budget,
                 unit=trainer.unit,
                 done=trainer.clock,
-                best=best,
+                best=trainer.best_score,
             )
             with catching_signals(work):
                 trainer.train()
@@ -309,7 +340,9 @@ class Runner:
                 console.finish(summary, _paths(run_dir) | places, own_packages(self.config))
         return summary
 
-    def _restore(self, run_dir: RunDir, trainer: Trainer, info: RunInfo, resumed: bool, which: str) -> None:
+    def _restore(
+        self, run_dir: RunDir, trainer: Trainer, info: RunInfo, resumed: bool, which: str, start: Start | None
+    ) -> None:
         checkpoint = run_dir.go_on_from(which) if resumed else None
         if checkpoint is None:
             if resumed and run_dir.state() in ("completed", "interrupted"):
@@ -320,6 +353,8 @@ class Runner:
             if resumed:
                 info.skip_rows = run_dir.high_water
                 run_dir.truncate(0)
+            if trainer.work.origin is not None:
+                self._take_over(start or self._same_start(trainer.work.origin), trainer.policy)
             trainer.start_fresh()
             return
         try:
@@ -341,9 +376,18 @@ class Runner:
         info.skip_rows = run_dir.high_water
         run_dir.truncate(checkpoint.tree["progress"]["rows"])
 
+    def _same_start(self, origin: Origin) -> Start:
+        """The agent of a run that was killed before it had saved it."""
+        start = open_start(self.config, self.spec)
+        if start.origin.sha256 != origin.sha256:
+            raise RunError(f"The checkpoint {origin.path}, which the run began with, has changed. Start a new run.")
+        return start
+
     def _refuse_spent_budget(self, trainer: Trainer, before: dict[str, Any]) -> None:
         """A new budget that is not beyond what is done would end the run without a word."""
         name = "total_updates" if trainer.unit == "updates" else "total_steps"
+        if self.config["trainer"].get("total_epochs") is not None:
+            name = "total_epochs"
         budget = self.config["trainer"].get(name)
         if budget != before.get(name) and trainer.clock >= trainer.budget:
             raise RunError(
@@ -362,7 +406,7 @@ class Runner:
             run_id=run_dir.info["run_id"],
             group=run_dir.info.get("group"),
             resumed=resumed,
-            step_key="updates" if self.trainer.unit == "updates" else "env_steps",
+            step_key=self.trainer.step_key,
         )
 
     def _summary(self, trainer: Trainer, status: str, signalled: str | None) -> dict[str, Any]:
@@ -382,10 +426,11 @@ class Runner:
             "best_eval": trainer.best_eval,
         }
         reference = reference_of(self.spec.id, self.env.reference_returns)
-        if reference is not None and trainer.last_eval is not None and trainer.best_eval is not None:
+        last, best = trainer.last_eval or {}, trainer.best_eval or {}
+        if reference is not None and "return_mean" in last and "return_mean" in best:
             # The last score is what the run gives; the best one was chosen by looking, which offline nobody can.
-            summary["normalized_score"] = reference.score(trainer.last_eval["return_mean"])
-            summary["best_normalized_score"] = reference.score(trainer.best_eval["return_mean"])
+            summary["normalized_score"] = reference.score(last["return_mean"])
+            summary["best_normalized_score"] = reference.score(best["return_mean"])
             summary["score_reference"] = reference.to_dict()
         return summary
 

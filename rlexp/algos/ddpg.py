@@ -78,6 +78,10 @@ class DDPG(DeterministicPolicy):
         """Q_i(s, a), [n, B]."""
         return self.critic(obs, action)[..., 0]  # type: ignore[no-any-return]
 
+    def action_value(self, obs: Obs, action: Tensor) -> Tensor:
+        """min_i Q_i(s, a), [B]."""
+        return self.q(obs, action).amin(0)
+
     def update(self, batch: Batch) -> Update:
         """Critics; now and then the actor, and all targets with it."""
         self.updates += 1
