@@ -64,7 +64,7 @@ def unscheduled(algo: str) -> tuple[str, ...]:
 
 def budget(name: str, steps: int) -> str:
     loops = getattr(rlexp, f"{name}Algorithm").loops
-    return f"trainer.total_updates={steps}" if loops == {"offline"} else f"trainer.total_steps={steps}"
+    return f"trainer.total_updates={steps}" if "offline" in loops else f"trainer.total_steps={steps}"
 
 
 def make(name: str, steps: int = 64, *more: str) -> Agent:

@@ -108,8 +108,8 @@ WORKLOADS = (
         "CrossQ Pendulum, critics of width 1024, batch 256, one update per step",
         ("algo=crossq", "env=pendulum", "model.critic_hidden=[1024,1024]", "trainer.learning_starts=100"),
         peer="sb3",
-        least=1.5,
-        aim=2,
+        least=2,
+        aim=3,
     ),
     Workload(
         "ddpg_pendulum",

@@ -96,8 +96,8 @@ class ReturnsToGo:
         self.age += 1
         if self._failure_reward is not None:
             self._idle = np.where(reward > self._failure_reward, 0, self._idle + 1)
-        for env in np.flatnonzero(ended):
-            self.close(at, env)
+        for closed in np.flatnonzero(ended).tolist():
+            self.close(at, closed)
 
     def close(self, at: int, env: int) -> None:
         """The episode of an environment ended with ring row ``at``."""

@@ -199,7 +199,7 @@ class HerBuffer(ReplayBuffer):
             place = (index[going] + k * self._num_envs) % self._flat
             flag = self._flag.take(place)
             achieved = self._next_obs(place, flag, [self._achieved])[0]
-            reward[going] += self._powers[k] * self.goals.reward(achieved, goal[going])
+            reward[going] += self._powers[k] * self._learned(self.goals.reward(achieved, goal[going]))
             ends = self.goals.terminated(achieved, goal[going]) | self._ended_anyway(place, flag, achieved)
             last[going], terminated[going] = place, ends
             steps[going] += 1

@@ -263,8 +263,8 @@ class ReplayBuffer(RingState):
     def extend(self, data: Transitions) -> None:
         """Load a dataset (actions in agent units) into an empty buffer of one environment.
 
-        Observations that :func:`~rlexp.datasets.files.read_hdf5` has read, with room for one row more, are taken over as
-        they are instead of copied. A row whose next observation is not the next row's observation is stored like the
+        Observations that :func:`~rlexp.datasets.files.read_hdf5` has read, with room for one row more, are taken
+        over as they are. A row whose next observation is not the next row's observation is stored like the
         end of an episode: truncated, unless it terminated.
         """
         count = len(data)
@@ -386,8 +386,9 @@ class ReplayBuffer(RingState):
         for index in rows:
             batch = self.gather(index)
             parts.append((batch.reward.numpy(), batch.discount.numpy(), self._flag[index] != 0, *values(batch)))
-        columns = [np.concatenate(part) for part in zip(*parts)]
-        self.lambda_returns[: self._rows] = lambda_returns(*columns, decay=self._gamma * td_lambda)
+        reward, discount, ended, value, next_value = (np.concatenate(part) for part in zip(*parts))
+        decay = self._gamma * td_lambda
+        self.lambda_returns[: self._rows] = lambda_returns(reward, discount, ended, value, next_value, decay)
 
     def _derive_again(self) -> None:
         """After rows were put back: the same sums in the same order as when they were collected, so the same bits."""
@@ -460,10 +461,10 @@ class ReplayBuffer(RingState):
 def _with_room(leaf: np.ndarray, like: np.ndarray) -> np.ndarray | None:
     """The array that ``leaf`` is all but the last row of, if it can take the place of ``like``."""
     whole = leaf.base
-    fits = isinstance(whole, np.ndarray) and (whole.shape, whole.dtype) == (like.shape, like.dtype)
-    if not fits or not leaf.flags.c_contiguous or leaf.ctypes.data != whole.ctypes.data or len(leaf) + 1 != len(whole):
+    if not isinstance(whole, np.ndarray) or (whole.shape, whole.dtype) != (like.shape, like.dtype):
         return None
-    return whole
+    same_start = leaf.flags.c_contiguous and leaf.ctypes.data == whole.ctypes.data
+    return whole if same_start and len(leaf) + 1 == len(whole) else None
 
 
 def _flat(rows: np.ndarray) -> np.ndarray:

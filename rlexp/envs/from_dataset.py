@@ -30,6 +30,8 @@ class DatasetEnv(GymEnv):
     vectorization: Any = field(init=False, default="sync")
     workers: int | None = field(init=False, default=None)
     max_episode_steps: int | None = field(init=False, default=None)
+    action_repeat: int = field(init=False, default=1)
+    frame_stack: int = field(init=False, default=1)
     normalize_reward: bool = field(init=False, default=False)
     reference_returns: list[float] | None = field(init=False, default=None)
     action_limit: Positive | None = None  # continuous actions lie in ± this; null: the dataset's bounds, or its range

@@ -71,17 +71,18 @@ class Offline(FromMemory):
         """
         k = self.until_next_event(1 if self.algo.scheduled or self.buffer.adaptive else BATCHES_AT_ONCE)
         if self.buffer.lambda_returns is not None:
-            interval = self.algo.return_interval
-            if self.updates % interval == 0:
-                self.buffer.value_dataset(self.values, float(self.algo.td_lambda))
-            k = min(k, interval - self.updates % interval)
+            algo: Any = self.algo  # what `buffers/derived.py` asks of one that learns from these
+            if self.updates % algo.return_interval == 0:
+                self.buffer.value_dataset(self.values, float(algo.td_lambda))
+            k = min(k, algo.return_interval - self.updates % algo.return_interval)
         self.learn_from(sample_batches(self.buffer, self.batch_size, k, self.progress), k)
 
     def values(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         """V of the states and next states of a batch, by the networks of now."""
+        algo: Any = self.algo
         batch = self.policy.prepare(batch)
         with torch.no_grad():
-            value, next_value = (self.algo.value(obs).numpy(force=True) for obs in (batch.obs, batch.next_obs))
+            value, next_value = (algo.value(obs).numpy(force=True) for obs in (batch.obs, batch.next_obs))
         return value, next_value
 
     @property

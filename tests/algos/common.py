@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from tests.counting import COUNTING
 register()
 
 CPU = torch.device("cpu")
+CONF = Path(__file__).parents[2] / "conf"
 ALGOS = sorted(choices("algo"))
 LOOPS = (ON_POLICY, REPLAY, OFFLINE, MIXED)
 KINDS = ("discrete", "continuous", "multi_discrete", "multi_binary")
@@ -49,14 +52,24 @@ def kinds_of(name: str) -> list[str]:
     return [kind for kind in KINDS if kind in algorithm(name).actions]
 
 
+def home_loop(name: str) -> str:
+    """The loop that conf/algo/<name>.yaml names."""
+    found = re.search(r"override /trainer: (\w+)", (CONF / "algo" / f"{name}.yaml").read_text(encoding="utf-8"))
+    assert found is not None
+    return found[1]
+
+
 LOOP_CASES = [(name, loop) for name in ALGOS for loop in LOOPS if loop in algorithm(name).loops]
+# Whole runs: every algorithm in the loop its config names, and one of each family in all that it can learn in.
+IN_ALL_LOOPS = {"sac", "dqn", "iql", "cql", "td3_bc"}
+RUN_CASES = [(name, loop) for name, loop in LOOP_CASES if loop == home_loop(name) or name in IN_ALL_LOOPS]
 KIND_CASES = [(name, kind) for name in ALGOS for kind in kinds_of(name)]
 
 
 def small_overrides(name: str, loop: str | None = None) -> list[str]:
     """A tiny run of an algorithm (in its own loop, if none is named) on the counting environment."""
     cls = algorithm(name)
-    loop = loop or next(each for each in LOOPS if each in cls.loops)
+    loop = loop or home_loop(name)
     kwargs = f"{{length: 5, stagger: 3, end: mixed, action: {kinds_of(name)[0]}, obs: vector}}"
     given = [f"algo={name}", f"trainer={loop}", "env=gym", f"env.id={COUNTING}", f"+env.kwargs={kwargs}"]
     given += ["env.num_envs=2", "trainer.eval_episodes=2", *QUIET, *INTERVALS]

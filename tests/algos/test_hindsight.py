@@ -28,7 +28,9 @@ def config(name: str, *more: str) -> dict[str, Any]:
     loop = ["trainer=replay", "trainer.total_steps=120", "trainer.learning_starts=40", "trainer.batch_size=8"]
     intervals = ["trainer.log_interval=20", "trainer.eval_interval=60", "trainer.checkpoint_interval=40"]
     size = ["buffer=her", "buffer.capacity=70", "env.num_envs=2", "trainer.train_frequency=10"]
-    return compose([f"algo={name}", *env, *loop, *intervals, *size, "trainer.eval_episodes=4", *QUIET, *more])
+    return compose(
+        [f"algo={name}", "dataset=null", *env, *loop, *intervals, *size, "trainer.eval_episodes=4", *QUIET, *more]
+    )
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

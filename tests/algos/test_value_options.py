@@ -21,7 +21,7 @@ from rlexp.resuming import resume_run
 from rlexp.runner import Runner
 from rlexp.trainers.base import Interrupted, Trainer
 from rlexp.types import Update
-from tests.algos.common import LOOP_CASES, flatten, random_batch, small_algo, small_config
+from tests.algos.common import RUN_CASES, flatten, random_batch, small_algo, small_config
 from tests.algos.test_runs import assert_same_run, run_config
 
 FAMILY = ("dqn", "c51", "qrdqn", "iqn")
@@ -30,7 +30,7 @@ SMALL = {
     "qrdqn": ["algo.n_quantiles=4"],
     "iqn": ["algo.n_quantiles=3", "algo.n_target_quantiles=2", "algo.n_action_quantiles=4", "algo.n_cosines=4"],
 }
-REPLAYING = [(name, loop) for name, loop in LOOP_CASES if loop != "on_policy"]
+REPLAYING = [(name, loop) for name, loop in RUN_CASES if loop != "on_policy"]
 
 
 def prioritized(config: dict[str, Any], **settings: Any) -> dict[str, Any]:

@@ -25,6 +25,8 @@ WITH: dict[tuple[str, str], list[str]] = {
     ("env", "gym"): ["env.id=Acrobot-v1"],
     ("dataset", "npz"): ["dataset.path=data.npz"],
     ("dataset", "hdf5"): ["dataset.path=data.hdf5"],
+    ("dataset", "run"): ["dataset.path=outputs/run"],
+    ("dataset", "minari"): ["dataset.id=pendulum/random-v0"],
 }
 
 

@@ -25,7 +25,8 @@ register()
 # Every registered class with overrides that compose it.
 COMPONENTS = [(group, name) for group, known in sorted(REGISTRY.items()) for name in sorted(known)]
 CHOSEN_BY = {("model", "network"): ["model=auto"], ("env", "gym"): ["env=gym", "env.id=Acrobot-v1"]}
-NEEDED = {("dataset", "npz"): ["dataset.path=x"], ("dataset", "hdf5"): ["dataset.path=x"]}
+NEEDED = {("dataset", name): ["dataset.path=x"] for name in ("npz", "hdf5", "run")}
+NEEDED["dataset", "minari"] = ["dataset.id=x-v0"]
 FIELDS = [
     (group, name, field.name)
     for group, name in COMPONENTS

@@ -66,8 +66,12 @@ MISTAKES = {
     "env.kwargs={foo:1}": "env.kwargs.foo is a new keyword argument; add it with a plus: +env.kwargs.foo=…",
     "+algo.gamma=0.9": "+algo.gamma exists already; leave out the plus: algo.gamma=…",
     "dataset.foo=3": "dataset.foo: no dataset is chosen. Choose one first: dataset=… (see: rlexp list dataset)",
-    "dataset.path=x": "dataset.path: no dataset is chosen. Choose one first: dataset=hdf5 or dataset=npz",
-    "algo=crr dataset.path=x": "dataset.path: RandomDataset has no such setting. dataset=hdf5 and dataset=npz have it.",
+    "dataset.path=x": (
+        "dataset.path: no dataset is chosen. Choose one first: dataset=hdf5 or dataset=npz or dataset=run"
+    ),
+    "algo=crr dataset.path=x": (
+        "dataset.path: RandomDataset has no such setting. dataset=hdf5 and dataset=npz and dataset=run have it."
+    ),
     "algo=null": "algo must be a component, not None: choose one with algo=…",
     "~algo.gamma": "algo.gamma can be changed but not removed.",
     "=3": "A group takes the name of one of its choices, e.g. env=cartpole (see: rlexp list).",

@@ -259,7 +259,9 @@ def test_every_environment_file_says_what_it_is_and_can_be_made(path):
     settings = OmegaConf.to_container(composed)
     assert settings.pop("_target_") == "rlexp.envs.gym_env.GymEnv"
     env = GymEnv(**settings)
-    if "mujoco" in str(gym.registry[env.id].entry_point):
+    if "(robotics)" in text:
+        pytest.importorskip("gymnasium_robotics")
+    elif "mujoco" in str(gym.registry[env.id].entry_point):
         pytest.importorskip("mujoco")
         pytest.importorskip("imageio")
     spec = env.spec()

@@ -37,6 +37,7 @@ from rlexp.runner import Runner
 from rlexp.trainers.base import Trainer
 from rlexp.trainers.collecting import Collector
 from rlexp.types import Act, Batch, Rollout, Update
+from tests.algos.common import RUN_CASES
 from tests.counting import COUNTING, START, episode_length, episode_seed, offset
 
 QUICK = ("threads=1", "compile=false", "progress=none", "device=cpu")
@@ -358,16 +359,17 @@ def algorithms() -> list[str]:
 
 
 def algorithm_loops() -> list[tuple[str, str]]:
-    """Every algorithm in every loop it can learn in."""
-    register()
-    return [(name, loop) for name in algorithms() for loop in sorted(REGISTRY["algo"][name].loops)]  # type: ignore[attr-defined]
+    """Every algorithm in the loop its config names, and one of each family in all that it can learn in."""
+    return RUN_CASES
 
 
 def small_config(name: str, loop: str | None = None, **settings: Any) -> dict[str, Any]:
     """An algorithm in one of its loops (None: its own) with a small network, on an environment it can act in."""
     register()
     env = "cartpole" if DISCRETE in REGISTRY["algo"][name].actions else "pendulum"  # type: ignore[attr-defined]
-    choice = [] if loop is None else [f"trainer={loop}"] + (["dataset=random"] if loop in (OFFLINE, MIXED) else [])
+    choice = []
+    if loop is not None:
+        choice = [f"trainer={loop}", "dataset=random" if loop in (OFFLINE, MIXED) else "dataset=null"]
     config = composed(f"algo={name}", f"env={env}", *choice, "model.hidden=[8]")
     small = {
         "total_steps": 120,
