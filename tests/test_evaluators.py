@@ -66,7 +66,7 @@ def constant(choice: float, action: str, gamma: float = 0.5) -> Runner:
 
 def judged(method: EvaluationMethod, runner: Runner, data: Transitions, buffer: ReplayBuffer | None = None) -> Any:
     policy: Policy = runner.policy()
-    buffer = buffer or ReplayBuffer()
+    buffer = ReplayBuffer() if buffer is None else buffer
     buffer.build(runner.spec, 1, 0.9, 0, capacity=len(data))  # of the run itself, which no evaluation takes over
     buffer.map_rewards(7.0, 3.0)
     buffer.extend(data)
