@@ -13,7 +13,7 @@ run: $(INSTALLED)
 	$(BIN)/rlexp $(or $(ARGS),zoo=discrete_sac_cartpole)
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n 2 -m "not learning" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not learning" $(ARGS)
 
 test-learning: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 -m learning $(ARGS)

@@ -23,6 +23,11 @@ def check_env_settings(env: GymEnv, trainer: Trainer, dataset: Any = None) -> No
         raise ConfigError("dataset.obs=standardize and env.normalize_obs=true are two ways to do the same: choose one.")
     if env.normalize_reward and getattr(dataset, "reward", Reward.none) is not Reward.none:
         raise ConfigError("dataset.reward and env.normalize_reward are two ways to do the same: choose one.")
+    if env.show_achieved_goal and not env.spec().obs.has_goals:
+        raise ConfigError(
+            f"env.show_achieved_goal=true: {env.spec().id} is no goal environment, whose Dict observation has the "
+            "entries observation, achieved_goal and desired_goal. There is nothing to show: leave it out."
+        )
     if trainer.loop == OFFLINE and env.normalize_reward:
         raise ConfigError(
             "The offline loop takes no environment steps to normalise rewards by: drop env.normalize_reward."
@@ -69,6 +74,11 @@ def check_compatible(name: str, algo: Algorithm, trainer: Trainer, buffer: Any, 
             "buffer=her needs a goal environment, whose Dict observation has the entries observation, achieved_goal "
             f"and desired_goal, both goals one array of the same form; {spec.id} is none. Use buffer=replay."
         )
+    if isinstance(buffer, HerBuffer) and algo.derived & {MC_RETURN, LAMBDA_RETURN}:
+        raise ConfigError(
+            f"algo={name} learns from returns of whole episodes, which are those of their own goals: buffer=her cannot "
+            "give them for others. Use buffer=replay."
+        )
     if isinstance(buffer, PrioritizedBuffer) and getattr(dataset, "weighted", False):
         raise ConfigError("buffer=prioritized samples by TD errors, not by the weights of sources. Use buffer=replay.")
     if trainer.loop in (OFFLINE, MIXED) and dataset is None:
@@ -76,7 +86,8 @@ def check_compatible(name: str, algo: Algorithm, trainer: Trainer, buffer: Any, 
         raise DataError(f"algo={name} learns from data in the {trainer.loop} loop, but dataset is null. Use {choices}.")
     if trainer.loop not in (OFFLINE, MIXED) and dataset is not None:
         raise ConfigError(
-            f"The {trainer.loop} loop uses no dataset. Leave dataset= out (or set it to null), or use trainer=mixed."
+            f"The {trainer.loop} loop uses no dataset. Leave dataset= out (dataset=null if algo={name} names one), "
+            "or use trainer=mixed."
         )
 
 

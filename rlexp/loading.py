@@ -14,6 +14,7 @@ import gymnasium as gym
 from rlexp.checkpoint import Checkpoint
 from rlexp.config.overrides import apply_overrides, refuse_kept
 from rlexp.config.trust import Trust, without_strangers
+from rlexp.envs.spec import OBS_FLAGS
 from rlexp.errors import CheckpointError
 from rlexp.run_dir import RunDir
 from rlexp.runner import Runner
@@ -56,7 +57,8 @@ def check_same_spaces(runner: Runner, checkpoint: Checkpoint) -> None:
     """The environment of now must look like the one the networks were built for."""
     saved, now = checkpoint.tree.get("spec"), runner.spec.to_dict()
     for part in ("obs", "action"):
-        if not isinstance(saved, dict) or saved.get(part) != now[part]:
+        was = saved.get(part) if isinstance(saved, dict) else None
+        if not isinstance(was, dict) or was != {k: v for k, v in now[part].items() if k in was or k not in OBS_FLAGS}:
             raise CheckpointError(
                 f"{runner.spec.id} has other {'observations' if part == 'obs' else 'actions'} now than when "
                 f"{checkpoint.path} was trained. Leave out the overrides of env, or train anew."

@@ -1,6 +1,6 @@
 """The Runner: from a checked config to a trained policy and a run directory.
 
-It builds the components, refuses what cannot work before anything is written, decides on compiling and threads,
+It builds the components, refuses what cannot work before anything is written, has compiling and threads decided,
 dispatches to the loop that the config names, and closes the run truthfully however it ends.
 """
 
@@ -20,33 +20,28 @@ from rlexp.algos.base import Algorithm
 from rlexp.buffers import ReplayBuffer, RolloutBuffer
 from rlexp.callbacks import Callback
 from rlexp.compat import check_compatible, check_env_settings, check_evaluator
-from rlexp.compiling import compiler_problem
 from rlexp.config.check import build, check_config
 from rlexp.config.component import registered_name
 from rlexp.config.trust import EVERYTHING, Trust, own_packages
 from rlexp.contracts import check_kinds
 from rlexp.datasets import Dataset, Transitions
 from rlexp.datasets.settings import ObsScaling
+from rlexp.decisions import apply_decisions, decide, resolve_device, saved_decisions
 from rlexp.envs import DatasetEnv, GymEnv
+from rlexp.envs.goals import achieved_is_hidden
 from rlexp.envs.scores import reference_of
-from rlexp.errors import CheckpointError, ConfigError, DataError, RunError
+from rlexp.errors import ConfigError, DataError
 from rlexp.evaluators import EvaluationMethod, InEnvironment
 from rlexp.loggers import Console, LoggerSet, RunInfo
-from rlexp.machine import check_fits, cpu_count
+from rlexp.machine import check_fits
 from rlexp.models import Model, Network
 from rlexp.models.checked import CheckedModel
 from rlexp.policy import Policy
 from rlexp.recorder import Recorder
+from rlexp.restoring import begin, go_on, load_to_act, take_over
 from rlexp.run_dir import RunDir
 from rlexp.starting import Origin, Start, open_start
-from rlexp.trainers.base import STOPPING_FIELDS, Interrupted, Trainer, Workspace
-
-# What restoring a state of other networks, spaces or environments (or a stranger's state of anything) can raise.
-MISFITS = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, AttributeError, AssertionError,
-           MemoryError)  # fmt: skip
-MAX_THREADS = 1024  # of a loaded run: OpenMP ends the process if it cannot start them
-LARGE_NETWORK = 50_000  # parameters; below that one thread is faster than several
-COMPILE_PAYS_AFTER = {"small": 12_000, "large": 4_000}  # planned updates, by network; it costs what so many save
+from rlexp.trainers.base import Interrupted, Trainer, Workspace
 
 
 class Runner:
@@ -118,13 +113,7 @@ class Runner:
             self._setup_algo()
         policy = self._policy(to_learn=False)
         if state is not None:
-            try:
-                policy.load_state_dict(state, acting=True)
-            except (CheckpointError, *MISFITS) as error:
-                raise CheckpointError(
-                    f"The checkpoint {source} does not fit the config ({_short(error)}). "
-                    "Leave out the overrides that change networks or spaces."
-                ) from error
+            load_to_act(policy, state, source)
         return policy
 
     def train(self, path: Path | str, command: Sequence[str] = (), group: str | None = None) -> dict[str, Any]:
@@ -132,14 +121,16 @@ class Runner:
         with self._console() as console:
             self._data = self._load_dataset(console)
             self.check_memory()
-            if isinstance(self.buffer, ReplayBuffer):
-                self.buffer.attach(self.env)
-            decisions = self._decide(console)
-            self._say_memory(console)
-            start = self._open_start(console)
-            origin = None if start is None else start.origin.to_dict()
-            with RunDir.create(path, self.config, command, decisions=decisions, group=group, origin=origin) as run_dir:
-                return self._run(run_dir, console, start=start)
+            with self._attached():
+                decisions = self._decide(console)
+                self._say_memory(console)
+                self._warn_of_hidden_goal(console)
+                start = self._open_start(console)
+                origin = None if start is None else start.origin.to_dict()
+                with RunDir.create(
+                    path, self.config, command, decisions=decisions, group=group, origin=origin
+                ) as run_dir:
+                    return self._run(run_dir, console, start=start)
 
     def resume(
         self, run_dir: RunDir, command: Sequence[str] = (), *, changes: Sequence[str] = (), which: str = "last"
@@ -148,19 +139,30 @@ class Runner:
         with self._console() as console, run_dir.lock():
             self._data = self._load_dataset(console)
             self.check_memory()
-            if isinstance(self.buffer, ReplayBuffer):
-                self.buffer.attach(self.env)
-            decisions = self._saved_decisions(run_dir)
-            if self.config["device"] == "auto":
-                self.device = resolve_device(decisions["device"])
-            self._setup_algo()
-            self._apply_decisions(decisions, console)
-            return self._run(run_dir, console, resumed=True, changes=changes, which=which, command=command)
+            with self._attached():
+                decisions = saved_decisions(run_dir)
+                if self.config["device"] == "auto":
+                    self.device = resolve_device(decisions["device"])
+                self._setup_algo()
+                apply_decisions(decisions, self.algo, console)
+                return self._run(run_dir, console, resumed=True, changes=changes, which=which, command=command)
 
     # ---- inside
 
     def _console(self) -> Console:
         return Console(self.config["progress"])
+
+    @contextmanager
+    def _attached(self) -> Iterator[None]:
+        """While the run lasts, the buffer has what it needs of the environment."""
+        if not isinstance(self.buffer, ReplayBuffer):
+            yield
+            return
+        self.buffer.attach(self.env)
+        try:
+            yield
+        finally:
+            self.buffer.detach()
 
     def _policy(self, *, to_learn: bool) -> Policy:
         """To act, rewards need no normaliser, whose running returns belong to the training environments."""
@@ -206,6 +208,21 @@ class Runner:
                 f"Replay memory: {count:,} transitions of {each} bytes, {each * count / 1e6:,.1f} MB when full."
             )
 
+    def _warn_of_hidden_goal(self, console: Console) -> None:
+        """Say so where the networks would not know what was achieved."""
+        obs = self.spec.obs
+        if not obs.achieved_unseen or obs.masked or isinstance(self.env, DatasetEnv):
+            return  # where some actions are impossible it cannot simply be tried
+        env = self.env.make()
+        try:
+            if achieved_is_hidden(env, self.spec.id):
+                console.warn(
+                    f"The achieved goal of {self.spec.id} is no part of its observation, so the networks do not see "
+                    "it. Show it to them with env.show_achieved_goal=true."
+                )
+        finally:
+            env.close()
+
     def _setup_algo(self) -> None:
         autocast = torch.bfloat16 if self.config["precision"] == "bfloat16" else None
         self.algo.setup(self.spec, self.model, device=self.device, seed=self.seed, autocast=autocast)
@@ -215,52 +232,19 @@ class Runner:
         if self.config["init_from"] is None:
             return None
         start = open_start(self.config, self.spec)
-        self._take_over(start, self._policy(to_learn=True))
+        take_over(start, self._policy(to_learn=True), self.config)
         self.config["init_from"] = start.origin.path
         console.note(f"The agent is that of {start.origin.path}, {start.origin.step:,} steps on.")
         return start
 
-    def _take_over(self, start: Start, policy: Policy) -> None:
-        try:
-            policy.start_from(start.policy)
-        except (CheckpointError, *MISFITS) as error:
-            raise start.refusal(self.config, _short(error)) from error
-
     def _decide(self, console: Console) -> dict[str, Any]:
-        """Compile or not, and how many threads: from the plan alone, never from timings, so that it can be repeated."""
         self._setup_algo()
-        size = "large" if self.algo.count_parameters() >= LARGE_NETWORK else "small"
-        wanted, threads = self.config["compile"], self.config["threads"]
         if self._data is not None:
             self.trainer.plan(len(self._data))
         planned = self.trainer.planned_updates(self.algo, self.env.num_envs)
-        compiled = planned >= COMPILE_PAYS_AFTER[size] if wanted == "auto" else bool(wanted)
-        if wanted == "auto" and self.algo.retraces():
-            compiled = False
-        if compiled and (problem := compiler_problem(self.device)):
-            console.warn(f"Updates are not compiled: {problem}.")
-            compiled = False
-        if threads == "auto":
-            threads = cpu_count() if size == "large" else 1
-        decisions = {"compile": compiled, "threads": threads, "device": str(self.device)}
-        self._apply_decisions(decisions, console)
+        decisions = decide(self.config, self.algo, planned, console)
+        apply_decisions(decisions, self.algo, console)
         return decisions
-
-    def _saved_decisions(self, run_dir: RunDir) -> dict[str, Any]:
-        decisions = run_dir.info["decisions"]
-        compiled, threads = decisions.get("compile"), decisions.get("threads")
-        good = isinstance(compiled, bool) and isinstance(decisions.get("device"), str)
-        if not good or type(threads) is not int or not 1 <= threads <= MAX_THREADS:
-            raise RunError(f"The decisions in {run_dir.path / 'run.json'} are damaged. Restore it from a copy.")
-        return decisions
-
-    def _apply_decisions(self, decisions: dict[str, Any], console: Console) -> None:
-        torch.set_num_threads(decisions["threads"])
-        if decisions["compile"] and (problem := compiler_problem(self.device)):  # resumed on another machine
-            console.warn(f"Updates are no longer compiled: {problem}. Numbers may differ in their last digits.")
-        elif decisions["compile"]:
-            console.note("The updates are compiled: the first ones take some seconds (compile=false avoids it).")
-            self.algo.compile_phases()
 
     def _run(
         self,
@@ -299,10 +283,12 @@ class Runner:
         try:
             trainer.bind(work)
             info = self._info(run_dir, resumed)
-            self._restore(run_dir, trainer, info, resumed, which, start)
             if resumed:
+                go_on(trainer, run_dir, self.config, info, which)
                 run_dir.record_resume(command, self.config if changes else None)
                 begun = True
+            else:
+                begin(trainer, self.config, start)
             if changes:
                 console.note(f"Changed from here on: {', '.join(changes)}.")
             run_dir.set_status("running")
@@ -339,61 +325,6 @@ class Runner:
             if status != "failed":
                 console.finish(summary, _paths(run_dir) | places, own_packages(self.config))
         return summary
-
-    def _restore(
-        self, run_dir: RunDir, trainer: Trainer, info: RunInfo, resumed: bool, which: str, start: Start | None
-    ) -> None:
-        checkpoint = run_dir.go_on_from(which) if resumed else None
-        if checkpoint is None:
-            if resumed and run_dir.state() in ("completed", "interrupted"):
-                raise RunError(
-                    f"{run_dir.path} was {run_dir.state()}, but its checkpoints are gone, so there is nothing to go on "
-                    "from. Put the folder checkpoints back."
-                )
-            if resumed:
-                info.skip_rows = run_dir.high_water
-                run_dir.truncate(0)
-            if trainer.work.origin is not None:
-                self._take_over(start or self._same_start(trainer.work.origin), trainer.policy)
-            trainer.start_fresh()
-            return
-        try:
-            trainer.load_state_dict(checkpoint.tree, checkpoint.segments)
-        except (CheckpointError, *MISFITS) as error:
-            kind = CheckpointError if isinstance(error, CheckpointError) else RunError
-            raise kind(
-                f"The checkpoint {checkpoint.path} does not fit the config of the run ({_short(error)}). "
-                "Resume without the overrides that change networks, spaces or the loop."
-            ) from error
-        before = checkpoint.config.get("trainer")
-        if not isinstance(before, dict):
-            raise CheckpointError(f"The config of the checkpoint {checkpoint.path} has no trainer. Use another one.")
-        self._refuse_spent_budget(trainer, before)
-        if trainer.at_best:
-            run_dir.mark_best(checkpoint.path)  # a kill may have come before the link moved
-        if any(self.config["trainer"].get(name) != before.get(name) for name in STOPPING_FIELDS):
-            trainer.stop_reason = None  # a larger budget or another threshold decides anew
-        info.skip_rows = run_dir.high_water
-        run_dir.truncate(checkpoint.tree["progress"]["rows"])
-
-    def _same_start(self, origin: Origin) -> Start:
-        """The agent of a run that was killed before it had saved it."""
-        start = open_start(self.config, self.spec)
-        if start.origin.sha256 != origin.sha256:
-            raise RunError(f"The checkpoint {origin.path}, which the run began with, has changed. Start a new run.")
-        return start
-
-    def _refuse_spent_budget(self, trainer: Trainer, before: dict[str, Any]) -> None:
-        """A new budget that is not beyond what is done would end the run without a word."""
-        name = "total_updates" if trainer.unit == "updates" else "total_steps"
-        if self.config["trainer"].get("total_epochs") is not None:
-            name = "total_epochs"
-        budget = self.config["trainer"].get(name)
-        if budget != before.get(name) and trainer.clock >= trainer.budget:
-            raise RunError(
-                f"{trainer.clock:,} {trainer.unit} are done, so the budget of trainer.{name}={budget} is already "
-                "spent. Give a larger one."
-            )
 
     def _info(self, run_dir: RunDir, resumed: bool) -> RunInfo:
         return RunInfo(
@@ -433,26 +364,6 @@ class Runner:
             summary["best_normalized_score"] = reference.score(best["return_mean"])
             summary["score_reference"] = reference.to_dict()
         return summary
-
-
-def resolve_device(name: str) -> torch.device:
-    """``auto`` is the first GPU if there is one, else the CPU."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-        torch.Generator(device)  # what has no random numbers, such as meta, cannot train
-    except (RuntimeError, AssertionError, ImportError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise ConfigError(f"device={name} cannot be used here: {reason}. Use device=auto or device=cpu.") from error
-    return device
-
-
-def _short(error: Exception) -> str:
-    """The telling line of an error; torch puts a heading and every other tensor around it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[1] if len(lines) > 1 else lines[0] if lines else type(error).__name__).rstrip(".")
 
 
 def trainer_reason(trainer: Trainer) -> str | None:

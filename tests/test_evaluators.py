@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rlexp.buffers import ReplayBuffer
+from rlexp.callbacks import Callback
 from rlexp.config.compose import register
 from rlexp.config.trust import EVERYTHING
 from rlexp.datasets import Transitions
@@ -22,6 +23,7 @@ from rlexp.evaluators.fqe import fqe_target
 from rlexp.policy import Policy
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
+from rlexp.trainers.base import Trainer
 from rlexp.types import Act
 from tests.trainers.recording import (
     Recording,
@@ -48,6 +50,14 @@ class Constant(Recording):
 
     def action_value(self, obs: Any, action: Tensor) -> Tensor:
         return 2 * obs[:, 1] + (action if action.dim() == 1 else action[:, 0])
+
+
+class StopHalfway(Callback):
+    """Ends a run of 40 updates after 20, however many an iteration has."""
+
+    def on_step(self, trainer: Trainer) -> None:
+        if trainer.updates == 20:
+            trainer.stop("halfway")
 
 
 @pytest.fixture(autouse=True)
@@ -178,7 +188,7 @@ def test_estimates_change_no_training_number_choose_the_best_and_resume_exactly(
     assert (tmp_path / "watched" / "checkpoints" / "best").resolve().name == f"step_{best:012d}"
     assert "eval/return_mean" not in rows_of(tmp_path / "watched")[-1]
     half = run_config(algo, key)
-    half["trainer"] |= {"callbacks": [{"_target_": "tests.trainers.recording.Listener", "stop_at": 3}]}
+    half["trainer"] |= {"callbacks": [{"_target_": f"{__name__}.StopHalfway"}]}
     train(half, tmp_path / "half")
     resume_run(tmp_path / "half", ["trainer.patience=9"], trust=EVERYTHING)
     assert without_time(rows_of(tmp_path / "half")) == without_time(rows_of(tmp_path / "watched"))

@@ -6,6 +6,7 @@ python docs/benchmarks/make.py render
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import statistics
@@ -64,7 +65,6 @@ TARGETS = {  # preset: least return (or rate of success), budget, what the budge
     "crr_cartpole": (475, 30_000, "updates"),
     "her_dqn_bit_flip": (0.9, 100_000, "steps"),
     "dqn_bit_flip": (0.1, 100_000, "steps"),
-    "her_sac_point_maze": (0.9, 100_000, "steps"),
     "cql_pendulum": (-250, 30_000, "updates"),
     "cal_ql_pendulum": (-250, 30_000, "updates"),
     "sac_n_pendulum": (-250, 30_000, "updates"),
@@ -76,11 +76,18 @@ TARGETS = {  # preset: least return (or rate of success), budget, what the budge
     "discrete_cql_cartpole": (475, 30_000, "updates"),
     "discrete_bcq_cartpole": (475, 30_000, "updates"),
     "her_sac_point_maze_open": (0.9, 15_000, "steps"),
-    "sac_point_maze_open": (0.9, 15_000, "steps"),
+    "sac_point_maze_open": (0.7, 15_000, "steps"),
 }
 
+# Presets with the settings of Stable-Baselines3, compared with reference/<algorithm>_<environment>_<seed>.csv
+# (TQC has none there: it is shown beside SAC).
+COMPARED = {
+    f"{algo}_{name}": (algo, env)
+    for name, env in (("hopper", "Hopper-v5"), ("half_cheetah", "HalfCheetah-v5"))
+    for algo in ("sac", "td3", "ppo", "tqc")
+}
 # Presets that are measured by their rate of success.
-SUCCESS = {name for name in TARGETS if name.endswith(("_bit_flip", "_point_maze", "_point_maze_open"))}
+SUCCESS = {name for name in TARGETS if name.endswith(("_bit_flip", "_point_maze_open"))}
 # Presets that show what cannot be learned so: their return stays below the figure.
 FAIL = {"ppo_cartpole_masked", "dqn_bit_flip", "sac_point_maze_open"}
 
@@ -113,7 +120,7 @@ def collect(folders: list[str]) -> None:
     for folder in map(Path, folders):
         result = read_run(folder)
         known[result["preset"], result["seed"]] = result
-    order = list(TARGETS)
+    order = [*TARGETS, *COMPARED]
     results = sorted(known.values(), key=lambda r: (order.index(r["preset"]), r["seed"]))
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
@@ -124,7 +131,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     if summary["status"] != "completed":
         raise SystemExit(f"{folder} is {summary['status']}, not completed")
     preset = next(word.removeprefix("zoo=") for word in run["command"] if word.startswith("zoo="))
-    unit = TARGETS[preset][2]
+    unit = "steps" if preset in COMPARED else TARGETS[preset][2]
     clock = "updates" if unit == "updates" else "env_steps"
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     measured = f"eval/{measure(preset)}"
@@ -154,7 +161,57 @@ def render() -> None:
 
 def by_preset(results: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Results of all seeds by preset, in the order of TARGETS."""
-    return {name: found for name in TARGETS if (found := [r for r in results if r["preset"] == name])}
+    return {name: found for name in TARGETS if (found := _runs_of(name, results))}
+
+
+def _runs_of(preset: str, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [result for result in results if result["preset"] == preset]
+
+
+def reference(algo: str, env: str) -> list[list[tuple[int, float]]]:
+    """Curves of Stable-Baselines3, one for each seed: (steps, return)."""
+    curves = []
+    for path in sorted((HERE / "reference").glob(f"{algo}_{env}_*.csv")):
+        with path.open() as file:
+            curves.append([(int(row["env_steps"]), float(row["return_mean"])) for row in csv.DictReader(file)])
+    return curves
+
+
+BESIDE = """
+## MuJoCo, beside Stable-Baselines3
+
+The same settings on both sides ([reference](reference/README.md): Stable-Baselines3's curves). Few seeds say little at
+these budgets, so two figures are compared: the return at the end, and the mean over all evaluations of a run, which
+varies less. "reached" means that the mean over rlexp's seeds is not below the least of the reference's seeds.
+
+| preset | of | seeds | return at the end: mean (each) | mean of the curve: mean (each) | reached |
+|---|---|---|---|---|---|"""
+
+
+def beside(results: list[dict[str, Any]]) -> list[str]:
+    """The comparison with Stable-Baselines3 as lines of the page."""
+    lines = [BESIDE]
+    for name, (algo, env) in COMPARED.items():
+        ours = [[tuple(point) for point in run["curve"]] for run in _runs_of(name, results)]
+        if not ours:
+            continue
+        theirs = reference(algo, env)
+        figures = {side: _figures(curves) for side, curves in (("rlexp", ours), ("SB3", theirs)) if curves}
+        reached = ["yes" if _mean(a) >= min(b) else "**no**" for a, b in zip(*figures.values())] if theirs else []
+        for side, columns in figures.items():
+            cells = [f"{_mean(column):.0f} ({', '.join(f'{v:.0f}' for v in column)})" for column in columns]
+            verdict = f"end: {reached[0]}, curve: {reached[1]}" if reached and side == "rlexp" else ""
+            lines.append(f"| `{name}` | {side} | {len(columns[0])} | {cells[0]} | {cells[1]} | {verdict} |")
+    return [*lines, "", "![Curves of rlexp and Stable-Baselines3](mujoco.png)", ""]
+
+
+def _figures(curves: list[list[tuple[int, float]]]) -> tuple[list[float], list[float]]:
+    """The last return and the mean return of each curve."""
+    return [curve[-1][1] for curve in curves], [_mean([value for _, value in curve]) for curve in curves]
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
 
 
 def page(results: list[dict[str, Any]]) -> str:
@@ -177,8 +234,9 @@ def page(results: list[dict[str, Any]]) -> str:
         )
     episodes = sorted({run["eval"]["episodes"] for run in results})
     lines += ["", f"Evaluation episodes at the end: {', '.join(map(str, episodes))}.", ""]
-    lines += ["![Learning curves](curves.png)", "", "## Commands", ""]
-    for name, runs in by_preset(results).items():
+    lines += ["![Learning curves](curves.png)", *beside(results), "## Commands", ""]
+    groups = by_preset(results) | {name: runs for name in COMPARED if (runs := _runs_of(name, results))}
+    for name, runs in groups.items():
         commits = sorted({(run["commit"] or "unknown")[:10] for run in runs})
         seeds = ", ".join(str(run["seed"]) for run in runs)
         lines.append(f"- `rlexp zoo={name} seed=S threads=1` for S in {seeds}; commit {', '.join(commits)}")
@@ -199,9 +257,9 @@ images) and, where actions are discrete, action masks.
 LAYERS = """
 **core** is `rlexp.algos`: algorithms whose numbers are compared with independent implementations. **contrib** is
 `rlexp.contrib`: the same tests and promises, for algorithms that need more than the plain contracts (here: memory
-within an episode). **zoo** is `conf/zoo`: presets, an algorithm with an environment and tuned settings, each with the
-return it promises; `rlexp zoo=NAME` runs one, and the command line still overrides it. Curves, seeds, commits and
-wall times are in [benchmarks](../benchmarks/README.md).
+within an episode). **zoo** is `conf/zoo`: presets, an algorithm with an environment and
+settings, each with the return it promises or the word that it was not measured yet; `rlexp zoo=NAME` runs one, and the
+command line still overrides it. Curves, seeds, commits and wall times are in [benchmarks](../benchmarks/README.md).
 """
 
 
@@ -216,7 +274,7 @@ def algorithms(results: list[dict[str, Any]]) -> str:
         algo = re.search(r"override /algo: (\w+)", path.read_text())
         assert algo is not None, path
         presets.setdefault(algo[1], []).append(path.stem)
-    groups = by_preset(results)
+    groups = {name: _runs_of(name, results) for name in (*TARGETS, *COMPARED)}
     lines = [ABOUT, "| algorithm | loops | actions | presets: measured return (seeds) |", "|---|---|---|---|"]
     order = ("on_policy", "replay", "offline", "mixed")
     known: dict[str, Any] = {name: REGISTRY["algo"][name] for name in choices("algo")}
@@ -262,6 +320,32 @@ def draw(results: list[dict[str, Any]], folder: Path) -> None:
     axes[0, 0].legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(folder / "curves.png", dpi=110)
+    draw_beside(results, folder)
+
+
+def draw_beside(results: list[dict[str, Any]], folder: Path) -> None:
+    """MuJoCo curves of rlexp (lines) and Stable-Baselines3 (dashed), a panel for each preset."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, 4, figsize=(16, 6.2), squeeze=False)
+    for axis, (name, (algo, env)) in zip(axes.flat, COMPARED.items()):
+        theirs = reference(algo, env) or reference("sac", env)
+        for i, curve in enumerate(theirs):
+            x, y = zip(*curve)
+            whose = "Stable-Baselines3" + ("" if algo != "tqc" else ", SAC")
+            axis.plot([v / 1000 for v in x], y, "--", color="#888888", label=None if i else whose)
+        for i, run in enumerate(_runs_of(name, results)):
+            x, y = zip(*run["curve"])
+            axis.plot([v / 1000 for v in x], y, marker="o", markersize=3, color="#1f6fb4", label=None if i else "rlexp")
+        axis.set_title(f"{algo.upper()} on {env}", fontsize=11)
+        axis.set_xlabel("thousand steps", fontsize=9)
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(fontsize=8)
+    axes[0, 0].set_ylabel("evaluation return")
+    axes[1, 0].set_ylabel("evaluation return")
+    figure.tight_layout()
+    figure.savefig(folder / "mujoco.png", dpi=110)
 
 
 if __name__ == "__main__":

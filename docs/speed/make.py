@@ -120,7 +120,9 @@ def startup(document: dict[str, Any]) -> str:
 def scaling(document: dict[str, Any]) -> str:
     """Rates against sizes."""
     parts = [
-        "## Scaling\n\n`rlexp bench scaling`\n",
+        "## Scaling\n\n`rlexp bench scaling --rounds {rounds} --seconds {seconds:g}`, one thread.\n".format(
+            **document["options"]
+        ),
         "![Rates against environments, buffer fill and ensemble size](scaling.png)\n",
     ]
     for result in document["results"]:

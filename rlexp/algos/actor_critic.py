@@ -9,18 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from rlexp.algos.base import CONTINUOUS, DISCRETE, MULTI_BINARY, MULTI_DISCRETE, OnPolicyAlgorithm
+from rlexp.algos.exploration import StochasticPolicy
 from rlexp.buffers.returns import gae
-from rlexp.compiling import acting
 from rlexp.config.fields import Fraction, Static
 from rlexp.envs.spec import EnvSpec
 from rlexp.models import Activation, Model, NetDefaults, policy_distribution
 from rlexp.models.regularization import Dropout
-from rlexp.tree import tree_first
-from rlexp.types import Act, Obs, Rollout
+from rlexp.types import Obs, Rollout
 
 
 @dataclass(eq=False, kw_only=True)
-class ActorCritic(OnPolicyAlgorithm):
+class ActorCritic(StochasticPolicy, OnPolicyAlgorithm):
     """A stochastic policy π and a value function V in separate networks; who derives from it says how they learn."""
 
     actions: ClassVar[frozenset[str]] = frozenset({DISCRETE, CONTINUOUS, MULTI_DISCRETE, MULTI_BINARY})
@@ -60,18 +59,6 @@ class ActorCritic(OnPolicyAlgorithm):
     def value(self, obs: Obs) -> Tensor:
         """V(s), [B]."""
         return self.critic(obs).squeeze(-1)
-
-    def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
-        """Sample, or take the mode; values and probabilities wait for the whole rollout, where they cost less."""
-        if not explore:
-            return Act(self.policy(obs).mode())
-        noise = self.head.draw_noise(len(tree_first(obs)), generator=generator, device=self.device)
-        return Act(self.explore(obs, noise))
-
-    @acting
-    def explore(self, obs: Obs, noise: Tensor) -> Tensor:
-        """Actions sampled from the policy."""
-        return self.policy(obs).sample(noise)
 
     def advantages(self, batch: Rollout) -> tuple[Tensor, Tensor]:
         """A and the returns that V should predict, [T, N]."""

@@ -13,7 +13,7 @@ from rlexp.algos.cloning import CriticCloning
 from rlexp.algos.losses import mse, td_priority
 from rlexp.compiling import phase
 from rlexp.config.component import component
-from rlexp.config.fields import Positive, Size, Static
+from rlexp.config.fields import Positive, Size, Static, Structure
 from rlexp.types import Batch, Update
 
 
@@ -39,11 +39,11 @@ class AWAC(CriticCloning):
     """
 
     loops: ClassVar[frozenset[str]] = frozenset({OFFLINE, REPLAY, MIXED})
-    state_dependent_std: ClassVar[bool] = False
 
     beta: Positive = 1 / 3  # temperature of the weights: the lower, the more only the best actions are cloned
     n_action_samples: Size = 1  # policy actions that estimate the value of a state (of discrete ones it is exact)
     max_weight: Positive = 100.0  # bound of the weights
+    state_dependent_std: Structure = False  # whether each state has a deviation of its own (continuous actions)
     min_log_std: Annotated[float, Static()] = -6.0  # bound of the policy's deviation from below (continuous actions)
 
     def update(self, batch: Batch) -> Update:

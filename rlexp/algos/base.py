@@ -133,6 +133,10 @@ class Algorithm(ABC):
         mask = self.spec.obs.mask_in(obs)
         return values if mask is None else values.masked_fill(~mask.bool(), IMPOSSIBLE)
 
+    def failing_reward(self) -> float | None:
+        """The reward of a step without success, where the ``mc_return`` of failed episodes is to go on with it."""
+        return None
+
     def noise(self, *shape: int) -> Tensor:
         """Standard normal noise from the algorithm's own generator, drawn outside of the compiled phases."""
         return torch.randn(shape, generator=self.generator, device=self.device)

@@ -35,13 +35,15 @@ class CalQL(CQL):
 
     derived: ClassVar[frozenset[str]] = frozenset({"mc_return"})
 
-    failure_reward: Annotated[float | None, Static()] = (
-        None  # reward r of steps without success in a sparse task: an episode that ends with no more returns r/(1 − γ)
-    )
+    failure_reward: Annotated[float | None, Static()] = None  # r of a failing step: a failed episode returns r/(1 − γ)
 
     def __post_init__(self) -> None:
         if self.failure_reward is not None and self.gamma >= 1:
             raise ConfigError("algo.failure_reward: the return of an endless failure, r/(1 − γ), needs algo.gamma < 1.")
+
+    def failing_reward(self) -> float | None:
+        """As it is set."""
+        return self.failure_reward
 
     def sampled_values(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Those of CQL, the policy's actions calibrated."""

@@ -10,20 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from rlexp.algos.base import CONTINUOUS, DISCRETE, OFFLINE, OffPolicyAlgorithm
+from rlexp.algos.exploration import StochasticPolicy
 from rlexp.algos.losses import mse
-from rlexp.compiling import acting, phase
-from rlexp.config.fields import Fraction, Positive, Size, Static
+from rlexp.compiling import phase
+from rlexp.config.fields import Fraction, Positive, Size, Static, Structure
 from rlexp.envs.spec import ActionSpec, EnvSpec
 from rlexp.models import Model, NetDefaults, PolicyHead
 from rlexp.models.distributions import BoundedGaussianHead, CategoricalHead
 from rlexp.models.target import TargetNetwork
 from rlexp.optim import Adam
-from rlexp.tree import tree_first, tree_map
-from rlexp.types import Act, Batch, Obs, Update
+from rlexp.tree import tree_map
+from rlexp.types import Batch, Obs, Update
 
 
 @dataclass(eq=False, kw_only=True)
-class Cloning(OffPolicyAlgorithm):
+class Cloning(StochasticPolicy, OffPolicyAlgorithm):
     """A stochastic policy π that is fitted to actions of the data; who derives from it says how much to each.
 
     Discrete actions have a categorical policy. Continuous ones have a normal around a mean in (−1, 1), which unlike a
@@ -34,9 +35,9 @@ class Cloning(OffPolicyAlgorithm):
     actions: ClassVar[frozenset[str]] = frozenset({CONTINUOUS, DISCRETE})
     unit_actions: ClassVar[bool] = True
     network: ClassVar[NetDefaults] = NetDefaults(hidden=(256, 256))
-    state_dependent_std: ClassVar[bool] = True  # or one deviation for all states
     max_log_std: ClassVar[float] = 0.0
 
+    state_dependent_std: Structure = True  # whether each state has a deviation of its own (continuous actions)
     min_log_std: Annotated[float, Static()] = -5.0  # bound of the policy's deviation from below (continuous actions)
 
     def build_policy(self, spec: EnvSpec, model: Model) -> None:
@@ -66,18 +67,6 @@ class Cloning(OffPolicyAlgorithm):
         """π(·|s), over the actions that are possible."""
         outputs = self.actor(obs)
         return self.head.dist(self.masked(outputs, obs) if self.discrete else outputs, self.log_std)
-
-    def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
-        """Sample from the policy, or take its mode."""
-        if not explore:
-            return Act(self.policy(obs).mode())
-        noise = self.head.draw_noise(len(tree_first(obs)), generator=generator, device=self.device)
-        return Act(self.explore(obs, noise))
-
-    @acting
-    def explore(self, obs: Obs, noise: Tensor) -> Tensor:
-        """Actions sampled from the policy."""
-        return self.policy(obs).sample(noise)
 
     def policy_noise(self, *batch: int) -> Tensor:
         """What ``policy(…).sample`` needs, from the algorithm's own generator."""

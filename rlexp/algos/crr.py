@@ -11,7 +11,7 @@ from torch import Tensor
 from rlexp.algos.awac import AWAC, awac_loss, awac_weight
 from rlexp.algos.base import OFFLINE
 from rlexp.config.component import component
-from rlexp.config.fields import Positive, Size, Static
+from rlexp.config.fields import Positive, Size, Static, Structure
 from rlexp.types import Batch
 
 
@@ -57,13 +57,13 @@ class CRR(AWAC):
     """
 
     loops: ClassVar[frozenset[str]] = frozenset({OFFLINE})
-    state_dependent_std: ClassVar[bool] = True
 
     advantage_type: AdvantageType = AdvantageType.mean  # baseline of the advantage: mean or max of sampled actions
     weight_type: WeightType = WeightType.exp  # clone better actions alike (binary) or by how much better (exp)
     beta: Positive = 1.0  # temperature of the exponential weight
     n_action_samples: Size = 4  # policy actions that estimate the baseline (of discrete ones the mean is exact)
     max_weight: Positive = 20.0  # bound of the exponential weight
+    state_dependent_std: Structure = True  # whether each state has a deviation of its own (continuous actions)
     min_log_std: Annotated[float, Static()] = -5.0  # bound of the policy's deviation from below (continuous actions)
 
     def randomness(self, size: int) -> dict[str, Tensor]:

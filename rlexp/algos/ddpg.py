@@ -15,7 +15,7 @@ from rlexp.compiling import phase
 from rlexp.config.component import component
 from rlexp.config.fields import Count, Fraction, Positive, Size
 from rlexp.envs.spec import EnvSpec
-from rlexp.models import Model, NetDefaults
+from rlexp.models import Model, Net, NetDefaults
 from rlexp.models.target import TargetNetwork
 from rlexp.optim import Adam
 from rlexp.types import Batch, Obs, Update
@@ -78,6 +78,12 @@ class DDPG(DeterministicPolicy):
         """Q_i(s, a), [n, B]."""
         return self.critic(obs, action)[..., 0]  # type: ignore[no-any-return]
 
+    def first_q(self, obs: Obs, action: Tensor) -> Tensor:
+        """Q_1(s, a), [B], which the policy follows; the other critics are left out where the model allows it."""
+        if isinstance(self.critic, Net):
+            return self.critic.first_of(obs, action)[..., 0]
+        return self.q(obs, action)[0]
+
     def action_value(self, obs: Obs, action: Tensor) -> Tensor:
         """min_i Q_i(s, a), [B]."""
         return self.q(obs, action).amin(0)
@@ -126,4 +132,4 @@ class DDPG(DeterministicPolicy):
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
         """What the policy minimises."""
-        return ddpg_actor_loss(self.q(batch.obs, self.policy(batch.obs))[0])
+        return ddpg_actor_loss(self.first_q(batch.obs, self.policy(batch.obs)))

@@ -1,4 +1,4 @@
-"""How a deterministic policy explores: noise on its actions, with or without memory."""
+"""How policies act and explore: a stochastic one by sampling, a deterministic one by noise on its actions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,35 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from rlexp.algos.base import OffPolicyAlgorithm
+from rlexp.algos.base import Algorithm, OffPolicyAlgorithm
 from rlexp.compiling import acting
 from rlexp.config.fields import Fraction, NonNegative, Static
+from rlexp.errors import ConfigError
+from rlexp.models import PolicyHead
 from rlexp.tree import tree_first
 from rlexp.types import Act, Obs
+
+
+class StochasticPolicy(Algorithm):
+    """Explores by sampling from its policy, and takes the mode where it should be at its best."""
+
+    head: PolicyHead  # of the policy; made by build
+
+    @abstractmethod
+    def policy(self, obs: Obs) -> Any:
+        """π(·|s)."""
+
+    def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
+        """Sample, or take the mode."""
+        if not explore:
+            return Act(self.policy(obs).mode())
+        noise = self.head.draw_noise(len(tree_first(obs)), generator=generator, device=self.device)
+        return Act(self.explore(obs, noise))
+
+    @acting
+    def explore(self, obs: Obs, noise: Tensor) -> Tensor:
+        """Actions sampled from the policy."""
+        return self.policy(obs).sample(noise)
 
 
 class Exploration(Enum):
@@ -44,6 +68,14 @@ class DeterministicPolicy(OffPolicyAlgorithm):
     exploration: Annotated[Exploration, Static()] = Exploration.gaussian  # noise on actions: none, gaussian or ou
     exploration_noise: NonNegative = 0.1  # its standard deviation at each step, σ, of actions in [−1, 1]
     ou_theta: Fraction = 0.15  # share of the Ornstein-Uhlenbeck process that is forgotten at each step, if it is chosen
+
+    def __post_init__(self) -> None:
+        if self.exploration is not Exploration.ou and self.ou_theta != type(self).ou_theta:
+            raise ConfigError(f"ou_theta has no effect with exploration={self.exploration.value}. Use exploration=ou.")
+        if self.exploration is Exploration.none and self.schedules.get("exploration_noise"):
+            raise ConfigError(
+                "A schedule of exploration_noise has no effect with exploration=none. Use gaussian or ou."
+            )
 
     @abstractmethod
     def policy(self, obs: Obs) -> Tensor:

@@ -13,7 +13,7 @@ from rlexp.algos.cloning import CriticCloning
 from rlexp.algos.losses import mse, td_priority, weighted_mean
 from rlexp.compiling import phase
 from rlexp.config.component import component
-from rlexp.config.fields import Fraction, NonNegative, Positive
+from rlexp.config.fields import Fraction, NonNegative, Positive, Structure
 from rlexp.envs.spec import EnvSpec
 from rlexp.models import Model
 from rlexp.optim import Adam
@@ -50,13 +50,13 @@ class IQL(CriticCloning):
     """
 
     loops: ClassVar[frozenset[str]] = frozenset({OFFLINE, REPLAY, MIXED})
-    state_dependent_std: ClassVar[bool] = False
     max_log_std: ClassVar[float] = 2.0
 
     value_learning_rate: Positive = 3e-4  # step size of V
     expectile: Fraction = 0.7  # which of the data's actions V stands for: 0.5 their mean, towards 1 the best
     beta: NonNegative = 3.0  # inverse temperature of the weights: 0 clones all actions alike
     max_weight: Positive = 100.0  # bound of the weights
+    state_dependent_std: Structure = False  # whether each state has a deviation of its own (continuous actions)
 
     def build(self, spec: EnvSpec, model: Model) -> None:
         """Actor, critics with targets, and V."""

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from rlexp.algos.base import CONTINUOUS, MIXED, REPLAY, OffPolicyAlgorithm
+from rlexp.algos.exploration import StochasticPolicy
 from rlexp.algos.losses import mse, td_priority
-from rlexp.compiling import acting, phase
+from rlexp.compiling import phase
 from rlexp.config.component import component
 from rlexp.config.fields import Count, Fraction, NonNegative, Positive, Size, Static
 from rlexp.envs.spec import EnvSpec
@@ -18,8 +19,7 @@ from rlexp.models import Model, NetDefaults, PolicyHead
 from rlexp.models.distributions import SquashedGaussianHead
 from rlexp.models.target import TargetNetwork
 from rlexp.optim import Adam
-from rlexp.tree import tree_first
-from rlexp.types import Act, Batch, Obs, Update
+from rlexp.types import Batch, Obs, Update
 
 
 def sac_critic_loss(q: Tensor, reward: Tensor, discount: Tensor, next_value: Tensor, weight: Any = None) -> Tensor:
@@ -42,7 +42,7 @@ def sac_alpha_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: Tensor | 
 
 @component("algo", "sac")
 @dataclass(eq=False, kw_only=True)
-class SAC(OffPolicyAlgorithm):
+class SAC(StochasticPolicy, OffPolicyAlgorithm):
     """Soft actor-critic with learned temperature (Haarnoja et al., 2018, arXiv:1812.05905).
 
     Critic:  Q_i(s, a) → r + γ (min_i Q̄_i(s′, a′) − α log π(a′|s′)),  a′ ~ π(·|s′).
@@ -114,18 +114,6 @@ class SAC(OffPolicyAlgorithm):
     def learning_policy(self, obs: Obs) -> Any:
         """π(·|s) where it is about to be changed."""
         return self.policy(obs)
-
-    def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
-        """Sample from the policy, or take its mode."""
-        if not explore:
-            return Act(self.policy(obs).mode())
-        noise = self.head.draw_noise(len(tree_first(obs)), generator=generator, device=self.device)
-        return Act(self.explore(obs, noise))
-
-    @acting
-    def explore(self, obs: Obs, noise: Tensor) -> Tensor:
-        """Actions sampled from the policy."""
-        return self.policy(obs).sample(noise)
 
     def update(self, batch: Batch) -> Update:
         """Critics, their targets, then actor and temperature."""

@@ -38,4 +38,4 @@ class TD3BC(TD3):
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
         """What the policy minimises."""
         action = self.policy(batch.obs)
-        return td3_bc_loss(self.q(batch.obs, action)[0], action, batch.action, self.alpha)
+        return td3_bc_loss(self.first_q(batch.obs, action), action, batch.action, self.alpha)

@@ -42,10 +42,12 @@ def write_data(path: Path, size: int, seed: int = 0) -> None:
     timeouts = np.zeros(size, bool)
     timeouts[EPISODE - 1 :: EPISODE] = True
     timeouts[-1] = True
+    next_obs = chain[1:].copy()
+    next_obs[timeouts] = rng.standard_normal((int(timeouts.sum()), OBSERVATIONS), np.float32)  # not the next beginning
     np.savez(
         path,
         observations=chain[:-1],
-        next_observations=chain[1:],
+        next_observations=next_obs,
         actions=rng.uniform(-1, 1, (size, ACTIONS)).astype(np.float32),
         rewards=rng.standard_normal(size, np.float32),
         terminals=np.zeros(size, bool),

@@ -31,6 +31,12 @@ class Workload:
     aim: float | None = None  # ratio that is hoped for
 
 
+def offline(name: str, title: str, overrides: tuple[str, ...], *, least: float, aim: float) -> Workload:
+    """Updates on synthetic data against d3rlpy."""
+    title = f"{title} offline, 17 observations, 6 actions, batch 256"
+    return Workload(f"{name}_offline", title, overrides, "d3rlpy", "updates", 100_000, least, aim)
+
+
 SB3_DETERMINISTIC = (  # Stable-Baselines3's defaults for DDPG and TD3: wider networks, faster, and no noise on actions
     "model.hidden=[400,300]",
     "algo.actor_learning_rate=1e-3",
@@ -135,16 +141,7 @@ WORKLOADS = (
         least=2.5,
         aim=3,
     ),
-    Workload(
-        "crr_offline",
-        "CRR offline, 17 observations, 6 actions, batch 256",
-        ("algo=crr",),
-        peer="d3rlpy",
-        unit="updates",
-        data=100_000,
-        least=2.5,
-        aim=3,
-    ),
+    offline("crr", "CRR", ("algo=crr",), least=2.5, aim=3),
     Workload(
         "discrete_sac_cartpole",
         "Discrete SAC CartPole, the zoo's preset, compiled against eager",
@@ -155,95 +152,25 @@ WORKLOADS = (
         least=2,
         aim=3,
     ),
-    Workload(
-        "iql_offline",
-        "IQL offline, 17 observations, 6 actions, batch 256",
-        ("algo=iql", "algo.schedules.actor_learning_rate=null"),  # d3rlpy has none unless it is told to
-        peer="d3rlpy",
-        unit="updates",
-        data=100_000,
-        least=2.5,
-        aim=3,
+    # d3rlpy has none unless it is told to
+    offline("iql", "IQL", ("algo=iql", "algo.schedules.actor_learning_rate=null"), least=2.5, aim=3),
+    offline("awac", "AWAC", ("algo=awac",), least=2.5, aim=3),
+    offline("bc", "BC", ("algo=bc", "algo.objective=mse"), least=2, aim=3),
+    offline("td3_bc", "TD3+BC", ("algo=td3_bc",), least=2.5, aim=3),
+    offline("cql", "CQL", ("algo=cql", "algo.backup=soft"), least=1.8, aim=2),
+    offline("cal_ql", "Cal-QL", ("algo=cal_ql", "algo.backup=soft"), least=1.8, aim=2),
+    offline(
+        "bcq", "BCQ, 10 samples", ("algo=bcq", "model.hidden=[256,256]", "algo.n_action_samples=10"), least=1.8, aim=2
     ),
-    Workload(
-        "awac_offline",
-        "AWAC offline, 17 observations, 6 actions, batch 256",
-        ("algo=awac",),
-        peer="d3rlpy",
-        unit="updates",
-        data=100_000,
-        least=2.5,
-        aim=3,
-    ),
-    Workload(
-        "bc_offline",
-        "BC offline, 17 observations, 6 actions, batch 256",
-        ("algo=bc", "algo.objective=mse"),
-        peer="d3rlpy",
-        unit="updates",
-        data=100_000,
-        least=2,
-        aim=3,
-    ),
-    Workload(
-        "td3_bc_offline",
-        "TD3+BC offline, 17 observations, 6 actions, batch 256",
-        ("algo=td3_bc",),
-        peer="d3rlpy",
-        unit="updates",
-        data=100_000,
-        least=2.5,
-        aim=3,
-    ),
-    Workload(
-        "cql_offline",
-        "CQL offline, 17 observations, 6 actions, batch 256",
-        ("algo=cql", "algo.backup=soft"),
-        peer="d3rlpy",
-        unit="updates",
-        data=100_000,
-        least=1.8,
-        aim=2,
-    ),
-    Workload(
-        "cal_ql_offline",
-        "Cal-QL offline, 17 observations, 6 actions, batch 256",
-        ("algo=cal_ql", "algo.backup=soft"),
-        peer="d3rlpy",
-        unit="updates",
-        data=100_000,
-        least=1.8,
-        aim=2,
-    ),
-    Workload(
-        "bcq_offline",
-        "BCQ, 10 samples offline, 17 observations, 6 actions, batch 256",
-        ("algo=bcq", "model.hidden=[256,256]", "algo.n_action_samples=10"),
-        peer="d3rlpy",
-        unit="updates",
-        data=100_000,
-        least=1.8,
-        aim=2,
-    ),
-    Workload(
-        "bear_offline",
-        "BEAR, 4 samples for the distance offline, 17 observations, 6 actions, batch 256",
+    offline(
+        "bear",
+        "BEAR, 4 samples for the distance",
         ("algo=bear", "model.hidden=[256,256]", "algo.n_mmd_samples=4", "algo.warmup_updates=0"),
-        peer="d3rlpy",
-        unit="updates",
-        data=100_000,
         least=2,
         aim=3,
     ),
-    Workload(
-        "rebrac_offline",
-        "ReBRAC offline, 17 observations, 6 actions, batch 256",
-        ("algo=rebrac", "model.hidden=[256,256,256]", "trainer.batch_size=256"),
-        peer="d3rlpy",
-        unit="updates",
-        data=100_000,
-        least=2,
-        aim=3,
+    offline(
+        "rebrac", "ReBRAC", ("algo=rebrac", "model.hidden=[256,256,256]", "trainer.batch_size=256"), least=2, aim=3
     ),
 )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlexp.buffers.derived import NEXT_ACTION
 from rlexp.buffers.ring import TERMINATED, Columns, ReplayBuffer
 from rlexp.config.component import component
 from rlexp.config.fields import Natural
@@ -58,7 +59,17 @@ class HerBuffer(ReplayBuffer):
                 f"buffer=her cannot find the rewards of other goals with env.action_repeat={env.action_repeat}: they "
                 "are sums over goals that are not stored. Use env.action_repeat=1 or buffer=replay."
             )
-        self.goals = GoalRewards(env.make(), env.spec().id)
+        made = env.make()
+        try:
+            self.goals = GoalRewards(made, env.spec().id)
+        except BaseException:
+            made.close()
+            raise
+
+    def detach(self) -> None:
+        """Close that environment."""
+        if self.goals is not None:
+            self.goals.close()
 
     def build(
         self,
@@ -145,12 +156,11 @@ class HerBuffer(ReplayBuffer):
     # --- sampling ---------------------------------------------------------------------------------------------------
 
     def sample(self, n: int, batches: int = 1) -> Batch:
-        """``batches`` times ``n`` transitions, uniformly from all that are stored; the first get other goals."""
-        count = len(self)
-        if not count:
+        """``batches`` times ``n`` transitions, chosen as without hindsight; the first of each get other goals."""
+        if not len(self):
             raise ValueError("nothing to sample: the buffer is empty")
         draw = self._generator.random((batches, 2, n))
-        index = self._places((draw[:, 0].reshape(-1) * count).astype(np.int64))
+        index = self._by_chance(draw[:, 0].reshape(-1))
         batch = self.gather(index)
         share = round(n * self.n_sampled_goal / (self.n_sampled_goal + 1))
         if share:
@@ -178,8 +188,11 @@ class HerBuffer(ReplayBuffer):
         assert isinstance(obs, dict)
         assert isinstance(next_obs, dict)
         if self.n_step > 1:  # another goal may end a window earlier
-            for name, leaf in zip(self._obs_names, self._next_obs(last, self._flag.take(last))):
+            flag = self._flag.take(last)
+            for name, leaf in zip(self._obs_names, self._next_obs(last, flag)):
                 next_obs[name].numpy()[chosen] = leaf
+            if self._next_actions:
+                batch.extras[NEXT_ACTION].numpy()[chosen] = self._following_action(last, flag)
         for tree in (obs, next_obs):
             tree[DESIRED].numpy()[chosen] = goal
         batch.reward.numpy()[chosen] = reward

@@ -63,6 +63,9 @@ class ReplayBuffer(RingState):
     def attach(self, env: GymEnv) -> None:
         """Take from the environment what sampling needs of it; called before anything is built or written."""
 
+    def detach(self) -> None:
+        """Let go of what :meth:`attach` has made; called when the run ends, however it does."""
+
     def build(
         self,
         spec: EnvSpec,
@@ -319,7 +322,7 @@ class ReplayBuffer(RingState):
         if not count:
             raise ValueError("nothing to sample: the buffer is empty")
         if self._sources is not None:
-            return self.gather(self._by_source(n * batches))
+            return self.gather(self._by_chance(self._generator.random(n * batches)))
         return self.gather(self._places(self._generator.integers(0, count, n * batches)))
 
     def _places(self, index: np.ndarray) -> np.ndarray:
@@ -329,11 +332,11 @@ class ReplayBuffer(RingState):
             index %= self._flat
         return index
 
-    def _by_source(self, count: int) -> np.ndarray:
-        """Places of a dataset: a source by its weight, then one of its rows uniformly, both from one random number."""
-        assert self._sources is not None
+    def _by_chance(self, chance: np.ndarray) -> np.ndarray:
+        """Places chosen by one number in [0, 1) each [B]: in a source by its weight, where there are some."""
+        if self._sources is None:
+            return self._places((chance * len(self)).astype(np.int64))
         first, rows, bounds = self._sources
-        chance = self._generator.random(count)
         source = np.searchsorted(bounds[1:-1], chance, "right")
         within = (chance - bounds[source]) / (bounds[source + 1] - bounds[source])
         return first[source] + np.minimum((within * rows[source]).astype(np.int64), rows[source] - 1)
@@ -373,10 +376,13 @@ class ReplayBuffer(RingState):
         if self.lambda_returns is not None:
             columns[LAMBDA_RETURN] = self.lambda_returns.take(index)
         if self._next_actions:
-            unknown = (flag != 0) | (last // self._num_envs == (self._cursor - 1) % self._ring)
-            place = np.where(unknown, last, (last + self._num_envs) % self._flat)
-            columns[NEXT_ACTION] = self._action.take(place, 0)
+            columns[NEXT_ACTION] = self._following_action(last, flag)
         return columns
+
+    def _following_action(self, last: np.ndarray, flag: np.ndarray) -> np.ndarray:
+        """What was done after the transitions at ``last``; their own action, where that is unknown."""
+        unknown = (flag != 0) | (last // self._num_envs == (self._cursor - 1) % self._ring)
+        return self._action.take(np.where(unknown, last, (last + self._num_envs) % self._flat), 0)
 
     def value_dataset(self, values: Callable[[Batch], tuple[np.ndarray, np.ndarray]], td_lambda: float) -> None:
         """Compute ``lambda_return`` of the dataset that :meth:`extend` loaded; ``values`` gives V(s) and V(s′)."""

@@ -42,6 +42,7 @@ class Static:
 Positive = Annotated[float, Range(0, open_low=True)]
 NonNegative = Annotated[float, Range(0)]
 Fraction = Annotated[float, Range(0, 1)]
+Share = Annotated[float, Range(0, 1, open_low=True)]
 Count = Annotated[int, Range(1)]
 Natural = Annotated[int, Range(0)]
 Structure = Annotated[bool, Static()]  # a switch that decides which networks there are

@@ -53,7 +53,7 @@ def limited(spec: EnvSpec, limit: float | None) -> EnvSpec:
 def widened(specs: list[EnvSpec]) -> EnvSpec:
     """One spec that the actions of all fit in."""
     first = specs[0]
-    if any(other.obs != first.obs or other.action.kind != first.action.kind for other in specs[1:]):
+    if any(other.obs.leaves != first.obs.leaves or other.action.kind != first.action.kind for other in specs[1:]):
         raise DataError("The sources have different spaces, so they cannot be put together.")
     if any(other.action.shape != first.action.shape for other in specs[1:]):
         raise DataError("The sources have actions of different shapes, so they cannot be put together.")

@@ -9,7 +9,7 @@ from rlexp.envs.spaces import ActionCodec, ObsCodec
 from rlexp.envs.spec import ActionSpec, EnvSpec, Leaf, ObsSpec, spec_of
 from rlexp.envs.subproc import SubprocVecEnv
 from rlexp.envs.vector import SyncVecEnv, VecEnv, VecStep
-from rlexp.envs.wrappers import ActionRepeat, FrameStack, SelectObservation
+from rlexp.envs.wrappers import ActionRepeat, FrameStack, MazeEnds, SelectObservation
 
 __all__ = [
     "ActionCodec",
@@ -22,6 +22,7 @@ __all__ = [
     "FrameStack",
     "GymEnv",
     "Leaf",
+    "MazeEnds",
     "ObsCodec",
     "ObsSpec",
     "SeededEnv",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import gymnasium as gym
@@ -12,7 +12,7 @@ from gymnasium import spaces
 from rlexp.config.component import component
 from rlexp.config.fields import Positive
 from rlexp.envs.gym_env import GymEnv
-from rlexp.envs.spec import ActionSpec, EnvSpec, Leaf, ObsSpec
+from rlexp.envs.spec import OBS_FLAGS, ActionSpec, EnvSpec, Leaf, ObsSpec, with_unseen
 from rlexp.errors import ConfigError, EnvError
 
 NAME = "from_dataset"
@@ -49,7 +49,8 @@ class DatasetEnv(GymEnv):
             raise ConfigError(
                 f"env=from_dataset: {type(dataset).__name__} cannot say its spaces. Choose an environment."
             )
-        self.spaces = dataset.spaces(self.action_limit).to_dict()
+        spec = dataset.spaces(self.action_limit)
+        self.spaces = replace(spec, obs=with_unseen(spec.obs, spec.action, self.show_achieved_goal)).to_dict()
 
     def spec(self) -> EnvSpec:
         """The spaces as they were found."""
@@ -121,9 +122,9 @@ def spec_from(values: Any) -> EnvSpec:
         action = values["action"]
         bounds = [None if action[key] is None else tuple(map(float, action[key])) for key in ("low", "high")]
         nvec, shape = tuple(map(int, action["nvec"])), tuple(map(int, action["shape"]))
-        return EnvSpec(
-            NAME, ObsSpec(leaves, bool(values["obs"]["single"])), ActionSpec(action["kind"], shape, nvec, *bounds)
-        )
+        flags = {flag: bool(values["obs"].get(flag, False)) for flag in OBS_FLAGS}
+        obs = ObsSpec(leaves, bool(values["obs"]["single"]), **flags)
+        return EnvSpec(NAME, obs, ActionSpec(action["kind"], shape, nvec, *bounds))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"env.spaces cannot be read ({error}). Leave it out: the dataset fills it in.") from None
 

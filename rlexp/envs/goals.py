@@ -33,7 +33,8 @@ class GoalRewards:
         self._name, self._env = name, env
         self._space: spaces.Space = env.observation_space[ACHIEVED]  # type: ignore[index]
         self._shape, self._start = self._space.shape or (), getattr(self._space, "start", None)
-        steps = self._play()
+        _refuse_reward_wrappers(env, name)
+        steps = play_some(env, name)
         achieved = np.stack([obs[ACHIEVED] for obs, _ in steps])
         desired = np.stack([obs[DESIRED] for obs, _ in steps])
         # Every achieved goal against every goal known: reached and missed ones side by side.
@@ -48,6 +49,10 @@ class GoalRewards:
         self._reward = reward
         self._terminated = self._function("compute_terminated", rows, goals, np.bool_)
         self._check_rewards(steps)
+
+    def close(self) -> None:
+        """Close the environment; its functions can still be asked."""
+        self._env.close()
 
     @property
     def terminates(self) -> bool:
@@ -70,18 +75,6 @@ class GoalRewards:
         return (
             goals.astype(self._space.dtype) if self._start is None else (goals + self._start).astype(self._space.dtype)
         )
-
-    def _play(self) -> list[tuple[dict[str, Any], float]]:
-        """Some observations, each with the reward of the step that led there; the first one's is NaN."""
-        env = self._env
-        env.action_space.seed(0)
-        obs, _ = env.reset(seed=0)
-        found, ended = [(obs, np.nan)], False
-        while len(found) <= _TRIED_STEPS and not ended:
-            obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
-            found.append((obs, float(reward)))
-            ended = bool(terminated or truncated)
-        return found
 
     def _function(self, name: str, achieved: np.ndarray, desired: np.ndarray, dtype: type) -> GoalFunction | None:
         """A function of the environment for many goals at once; None if it has none of this name."""
@@ -120,3 +113,40 @@ class GoalRewards:
                     f"{self._name}: step() gave the reward {reward:g}, but its compute_reward says {computed:g} for "
                     "the same goals. Remove the wrapper that changes rewards, or use buffer=replay."
                 )
+
+
+def play_some(env: gym.Env, name: str) -> list[tuple[dict[str, Any], float]]:
+    """Some observations, each with the reward of the step that led there; the first one's is NaN."""
+    try:
+        env.action_space.seed(0)
+        obs, _ = env.reset(seed=0)
+        found, ended = [(obs, np.nan)], False
+        while len(found) <= _TRIED_STEPS and not ended:
+            obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+            found.append((obs, float(reward)))
+            ended = bool(terminated or truncated)
+    except Exception as error:
+        raise EnvError(f"{name} could not be played: {type(error).__name__}: {error}") from error
+    return found
+
+
+def achieved_is_hidden(env: gym.Env, name: str) -> bool:
+    """Whether numbers of the achieved goal are missing in the entry ``observation``; judged by some steps."""
+
+    def numbers(obs: dict[str, Any], entry: str) -> np.ndarray:
+        return np.asarray(spaces.flatten(env.observation_space[entry], obs[entry]), np.float32)  # type: ignore[index]
+
+    played = play_some(env, name)
+    return any(not np.isin(numbers(obs, ACHIEVED), numbers(obs, "observation")).all() for obs, _ in played)
+
+
+def _refuse_reward_wrappers(env: gym.Env, name: str) -> None:
+    """What lies between the agent and compute_reward must leave rewards alone: few steps may all have the reward 0."""
+    while isinstance(env, gym.Wrapper) and not hasattr(env, "compute_reward"):
+        if isinstance(env, (gym.RewardWrapper, gym.wrappers.NormalizeReward)):
+            raise EnvError(
+                f"{name}: the wrapper {type(env).__name__} changes rewards, but compute_reward, by which buffer=her "
+                "finds those of other goals, does not know of it. Remove the wrapper that changes rewards, or use "
+                "buffer=replay."
+            )
+        env = env.env

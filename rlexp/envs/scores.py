@@ -10,12 +10,12 @@ from rlexp.errors import ConfigError
 # Returns of a random and an expert policy that D4RL (Fu et al., 2020) measured in the environments of its time (v2).
 # Papers use them for all later versions, too.
 D4RL = {
-    "HalfCheetah": (-280.178953, 12135.0),
-    "Hopper": (-20.272305, 3234.3),
-    "Walker2d": (1.629008, 4592.3),
+    "HalfCheetah": (-280.18, 12135.0),
+    "Hopper": (-20.27, 3234.3),
+    "Walker2d": (1.63, 4592.3),
     "Ant": (-325.6, 3879.7),
-    "AdroitHandPen": (96.262799, 3076.8331),
-    "AdroitHandDoor": (-56.512833, 2880.5693),
+    "AdroitHandPen": (96.26, 3076.8),
+    "AdroitHandDoor": (-56.5, 2880.6),
 }
 _ID = re.compile(r"(?:[\w.]+:)?(\w+)-v\d+")
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MASK = "action_mask"  # the leaf that says which actions are possible: 1 or 0 for each
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"  # leaves of a goal environment, beside its `observation`
+OBS_FLAGS = ("masked", "achieved_unseen")  # of ObsSpec; checkpoints of earlier versions do not have them
 LEAF_KINDS = ("box", "discrete", "multi_discrete", "multi_binary")
 ACTION_KINDS = ("discrete", "continuous", "multi_discrete", "multi_binary")
 
@@ -201,6 +202,7 @@ class EnvSpec:
             "obs": {
                 "single": self.obs.single,
                 "leaves": [{"name": name, **_plain(leaf)} for name, leaf in self.obs.leaves.items()],
+                **{flag: getattr(self.obs, flag) for flag in OBS_FLAGS},
             },
             "action": _plain(self.action),
             "max_episode_steps": self.max_episode_steps,
@@ -218,18 +220,21 @@ def spec_of(env: gym.Env, action_limit: float | None = None, *, show_achieved_go
     registered = env.spec
     threshold = registered.reward_threshold if registered else None
     obs, action = observation_spec(env.observation_space), action_spec(env.action_space, action_limit)
-    mask = obs.leaves.get(MASK)
-    if mask is not None and action.kind in ("discrete", "multi_discrete") and mask.shape == (sum(action.nvec),):
-        obs = replace(obs, masked=True)
-    if obs.has_goals and not show_achieved_goal:
-        obs = replace(obs, achieved_unseen=True)
     return EnvSpec(
         id=registered.id if registered else type(env.unwrapped).__name__,
-        obs=obs,
+        obs=with_unseen(obs, action, show_achieved_goal),
         action=action,
         max_episode_steps=registered.max_episode_steps if registered else _time_limit(env),
         reward_threshold=None if threshold is None else float(threshold),
     )
+
+
+def with_unseen(obs: ObsSpec, action: ActionSpec, show_achieved_goal: bool) -> ObsSpec:
+    """The observation with what networks are not given: a mask of the actions, and the achieved goal if it is to be."""
+    mask = obs.leaves.get(MASK)
+    fits = mask is not None and mask.shape == (sum(action.nvec),)
+    masked = fits and action.kind in ("discrete", "multi_discrete")
+    return replace(obs, masked=masked, achieved_unseen=obs.has_goals and not show_achieved_goal)
 
 
 def _form(leaf: Leaf) -> tuple[Any, ...]:

@@ -32,9 +32,9 @@ class InEnvironment(EvaluationMethod):
     def take(self, buffer: ReplayBuffer, starts: np.ndarray) -> None:
         """It has no use for data."""
 
-    def __call__(self, policy: Policy, episodes: int, *, seed: int) -> Evaluation:
-        """The returns of some episodes."""
-        return self.play(policy, episodes, seed=seed)
+    def __call__(self, policy: Policy, episodes: int, *, seed: int, deterministic: bool = True) -> Evaluation:
+        """The returns of some episodes; ``deterministic=False`` plays them as the policy explores."""
+        return self.play(policy, episodes, seed=seed, deterministic=deterministic)
 
     def close(self) -> None:
         """Free the environments."""

@@ -250,6 +250,29 @@ class MLP(nn.Module):
                 x = self._layer_norm(self._activation(x), x.shape[-1:], norm_weight, norm_bias)
         return x if head is None else self._output(x, *head)
 
+    def first(self, x: Tensor) -> Tensor:
+        """Outputs ``[B, out]`` of the first member of an ensemble, for inputs ``[B, inputs]``.
+
+        In a plain network the others are not computed; dropout and the like number their members together.
+        """
+        assert self.ensemble is not None
+        assert self._head is not None
+        if not self._plain:
+            return self.forward(x)[0]
+        for weight, bias, norm_weight, norm_bias in self._hidden:
+            x = torch.addmm(bias[0, 0], x, weight[0])
+            if norm_weight is None:
+                x = self._activation(x)
+                continue
+            assert norm_bias is not None
+            norm = (x.shape[-1:], norm_weight[0, 0], norm_bias[0, 0])
+            if self.norm is Norm.layer:
+                x = self._activation(functional.layer_norm(x, *norm))
+            else:
+                x = functional.layer_norm(self._activation(x), *norm)
+        weight, bias = self._head
+        return functional.linear(x, weight[0], bias[0, 0])
+
     def _regularized(self, x: Tensor, noise: Tensor | None, train: bool) -> Tensor:
         """The same with what only some networks have: residual blocks, BatchRenorm, dropout."""
         hidden, head = (self._hidden, self._head) if noise is None else self._perturbed(noise)

@@ -60,13 +60,21 @@ class Net(MLP):
         self, obs: Obs, action: Tensor | None = None, noise: Tensor | None = None, train: bool = False
     ) -> Tensor:
         """Outputs for observations, and for actions where the network was built with ``action_dim``."""
-        x: Tensor = obs if self.encoder is None else self.encoder(obs)  # type: ignore[assignment]
-        if action is not None:
-            if action.dim() > x.dim():
-                x = x.expand(*action.shape[:-1], x.shape[-1])
-            x = torch.cat((x, action), -1)
-        out = super().forward(x, noise, train)
+        out = super().forward(self._inputs(obs, action), noise, train)
         return out.float() if out.dtype is torch.bfloat16 else out  # losses stay in full precision under autocast
+
+    def _inputs(self, obs: Obs, action: Tensor | None) -> Tensor:
+        x: Tensor = obs if self.encoder is None else self.encoder(obs)  # type: ignore[assignment]
+        if action is None:
+            return x
+        if action.dim() > x.dim():
+            x = x.expand(*action.shape[:-1], x.shape[-1])
+        return torch.cat((x, action), -1)
+
+    def first_of(self, obs: Obs, action: Tensor) -> Tensor:
+        """What the first member of an ensemble says, ``[B, out]``."""
+        out = self.first(self._inputs(obs, action))
+        return out.float() if out.dtype is torch.bfloat16 else out
 
 
 @component("model", "network")
@@ -90,7 +98,7 @@ class Network:
     critic_dropout: Fraction | None = None  # dropout, of critics alone; null: as the other networks
     critic_weight_decay: NonNegative | None = None  # weight_decay, of critics alone; null: as the other networks
     renorm_momentum: Fraction | None = None  # how slowly BatchRenorm's averages follow; null: 0.99
-    renorm_warmup: Natural | None = None  # updates in which BatchRenorm is plain BatchNorm; null: 100_000
+    renorm_warmup: Natural | None = None  # training passes in which BatchRenorm is plain BatchNorm; null: 100_000
 
     def __post_init__(self) -> None:
         self._used: set[str] = set()  # kinds of settings that some network was built with: "critic_", "renorm_"
@@ -144,6 +152,11 @@ class Network:
         if hidden is None:
             # The CNN ends with a layer of 512 of its own (Mnih et al., 2015); an action still has to be mixed in.
             hidden = () if encoder.image_only and not action_dim and not self.residual else defaults.hidden
+        if not hidden and (self._of("dropout", critic) or self._of("norm", critic) not in (None, Norm.none)):
+            raise ConfigError(
+                "model.dropout and model.norm have no effect on a network without hidden layers, as it is behind a "
+                "lone CNN. Set model.hidden=[512] for one."
+            )
         norm = self._norm(defaults, hidden, noisy)
         if norm is Norm.batch_renorm:
             self._used.add("renorm_")

@@ -60,7 +60,7 @@ def source_shares(counts: np.ndarray, size: int) -> dict[str, float]:
 
 def derive_columns(buffer: ReplayBuffer, algo: Algorithm) -> None:
     """Let a buffer that was built give batches the columns that an algorithm asks for."""
-    buffer.derive(algo.derived, float(algo.gamma), getattr(algo, "failure_reward", None))
+    buffer.derive(algo.derived, float(algo.gamma), algo.failing_reward())
 
 
 def sample_batches(buffer: ReplayBuffer, size: int, k: int, progress: float) -> Batch:

@@ -13,15 +13,14 @@ from rlexp.algos.base import OFFLINE
 from rlexp.buffers import ReplayBuffer
 from rlexp.buffers.derived import LAMBDA_RETURN
 from rlexp.config.component import component
-from rlexp.config.fields import Count, Natural, Range, Size
+from rlexp.config.fields import Count, Natural, Range, Share, Size
 from rlexp.errors import CheckpointError, ConfigError, DataError
 from rlexp.seeding import derive_seed
 from rlexp.trainers.from_memory import FromMemory, derive_columns, sample_batches
 from rlexp.types import Batch
 
 BATCHES_AT_ONCE = 16  # gathered together; never across an interval's end, so that a checkpoint falls between gathers
-Passes = Annotated[float, Range(0, 1e9, open_low=True)]
-Share = Annotated[float, Range(0, 1, open_low=True)]
+Epochs = Annotated[float, Range(0, 1e9, open_low=True)]
 
 
 @component("trainer")
@@ -34,7 +33,7 @@ class Offline(FromMemory):
 
     total_steps: int = field(init=False, default=0)
     total_updates: Count | None = 100_000  # budget in gradient updates
-    total_epochs: Passes | None = None  # budget in passes over the data; then total_updates must be null
+    total_epochs: Epochs | None = None  # budget in passes over the data; then total_updates must be null
     batch_size: Size = 256  # transitions in an update
     best_episodes: Share = 1.0  # part of the dataset's episodes that is learned from, those of the highest return
     log_interval: Count = 1_000  # updates between rows of metrics

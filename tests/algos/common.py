@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -60,9 +62,21 @@ def home_loop(name: str) -> str:
 
 
 LOOP_CASES = [(name, loop) for name in ALGOS for loop in LOOPS if loop in algorithm(name).loops]
-# Whole runs: every algorithm in the loop its config names, and one of each family in all that it can learn in.
-IN_ALL_LOOPS = {"sac", "dqn", "iql", "cql", "td3_bc"}
-RUN_CASES = [(name, loop) for name, loop in LOOP_CASES if loop == home_loop(name) or name in IN_ALL_LOOPS]
+IN_ALL_LOOPS = {"sac", "iql"}
+
+
+def run_cases(keep: Callable[[str, str], bool] = lambda name, loop: True) -> list[Any]:
+    """Whole runs of every algorithm in every loop it can learn in.
+
+    In `make test` each is run in the loop its config names, two of them in all loops; the rest by `make test-learning`.
+    """
+    return [
+        pytest.param(name, loop, marks=() if loop == home_loop(name) or name in IN_ALL_LOOPS else pytest.mark.learning)
+        for name, loop in LOOP_CASES
+        if keep(name, loop)
+    ]
+
+
 KIND_CASES = [(name, kind) for name in ALGOS for kind in kinds_of(name)]
 
 
@@ -156,9 +170,6 @@ def random_batch(algo: Algorithm, rows: int = 8, seed: int = 0, *, weighted: boo
         action = rng.uniform(-1, 1, (rows, spec.action.dim)).astype(np.float32)
     else:
         action = spec.action.sample(rows, rng)
-    extras = {name: rng.normal(size=rows).astype(np.float32) for name in sorted(algo.derived)}
-    if "next_action" in extras:
-        extras["next_action"] = rng.permutation(action)
     discount = np.where(np.arange(rows) % 4 == 3, 0.0, float(algo.gamma)).astype(np.float32)
     batch = Batch(
         obs=as_tensors(random_obs(spec, rng, rows)),
@@ -167,9 +178,12 @@ def random_batch(algo: Algorithm, rows: int = 8, seed: int = 0, *, weighted: boo
         next_obs=as_tensors(random_obs(spec, rng, rows)),
         discount=torch.from_numpy(discount),
         weight=torch.from_numpy(rng.uniform(0.5, 1.5, rows).astype(np.float32)) if weighted else None,
-        extras={name: torch.from_numpy(column) for name, column in extras.items()},
     )
-    derived = {"mc_return": batch.reward * 2, "next_action": batch.action.roll(-1, 0)}
+    derived = {
+        "mc_return": batch.reward * 2,
+        "lambda_return": batch.reward * 3,
+        "next_action": batch.action.roll(-1, 0),
+    }
     return batch._replace(extras={name: derived[name] for name in algo.derived})
 
 

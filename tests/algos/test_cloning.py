@@ -206,6 +206,15 @@ def test_the_deviation_of_continuous_actions_is_one_for_all_states_and_learned(c
     assert algo.min_log_std == (-6.0 if cls is AWAC else -5.0)
 
 
+@pytest.mark.parametrize("cls", [IQL, XQL, AWAC])
+def test_the_deviation_may_be_a_function_of_the_state(cls: Any) -> None:
+    algo = set_up(cls(state_dependent_std=True), "continuous")
+    assert algo.log_std is None
+    log_std = algo.policy(torch.randn(5, 4, generator=torch.Generator().manual_seed(0))).log_std
+    assert log_std.shape == (5, 2)
+    assert not torch.equal(log_std, log_std[:1].expand_as(log_std))  # some may be cut at their bound
+
+
 # ---- MARWIL and AWR
 
 

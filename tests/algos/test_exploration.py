@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 
 import rlexp.compiling
+from rlexp.algos.exploration import Exploration
+from rlexp.algos.td3 import TD3
 from rlexp.checkpoint import load_checkpoint
 from rlexp.config.trust import EVERYTHING
+from rlexp.errors import ConfigError
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
 from rlexp.trainers.base import Interrupted
@@ -168,3 +171,18 @@ def test_a_process_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
         left, right = one.carry, two.carry
     assert len(compiled.explore.graphs) == 1
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"ou_theta": 0.3}, "ou_theta has no effect with exploration=gaussian"),
+        (
+            {"exploration": Exploration.none, "schedules": {"exploration_noise": {"end": 0.1}}},
+            "schedule of exploration_noise has no effect with exploration=none",
+        ),
+    ],
+)
+def test_settings_of_noise_that_is_not_there_are_refused(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        TD3(**settings)

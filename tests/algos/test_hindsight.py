@@ -11,15 +11,18 @@ import pytest
 
 from rlexp.algos.base import DISCRETE, REPLAY
 from rlexp.buffers import HerBuffer
+from rlexp.buffers.derived import LAMBDA_RETURN, MC_RETURN
 from rlexp.config.compose import compose
 from rlexp.config.trust import EVERYTHING
+from rlexp.errors import ConfigError
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
 from rlexp.trainers.base import Interrupted
 from tests.algos.common import ALGOS, QUIET, algorithm
 from tests.goal_line import LINE
 
-REPLAYING = [name for name in ALGOS if REPLAY in algorithm(name).loops]
+WHOLE_EPISODES = {name for name in ALGOS if algorithm(name).derived & {MC_RETURN, LAMBDA_RETURN}}
+REPLAYING = [name for name in ALGOS if REPLAY in algorithm(name).loops and name not in WHOLE_EPISODES]
 
 
 def config(name: str, *more: str) -> dict[str, Any]:
@@ -96,3 +99,10 @@ def test_data_are_given_other_goals_too(name: str, loop: str, tmp_path: Path, mo
     assert other[:32].all()
     assert not other[32:].any()
     assert (batch.obs["observation"] == own.obs["observation"]).all()
+
+
+@pytest.mark.parametrize("name", sorted(WHOLE_EPISODES))
+def test_returns_of_whole_episodes_are_refused_because_they_are_those_of_the_own_goal(name: str) -> None:
+    env = "bit_flip" if DISCRETE in algorithm(name).actions else f"gym env.id={LINE}"
+    with pytest.raises(ConfigError, match="returns of whole episodes"):
+        Runner(compose([f"algo={name}", *f"env={env}".split(), "dataset=random", "trainer=offline", "buffer=her"]))

@@ -70,6 +70,8 @@ def test_units_are_dropped_while_learning_and_never_while_acting(name: str) -> N
                 own = dict(dropping.parts()[part].named_parameters())
                 for key, parameter in other.named_parameters():
                     own[key].copy_(parameter)
+            elif isinstance(other, torch.Tensor):
+                dropping.parts()[part].copy_(other)
     batch, before = random_batch(dropping), counters(dropping)
     for explore in (False, True):
         acts = [

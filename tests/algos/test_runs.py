@@ -19,7 +19,7 @@ from rlexp.config.trust import EVERYTHING
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
 from rlexp.trainers.base import Interrupted, Trainer
-from tests.algos.common import KIND_CASES, RUN_CASES, algorithm, small_config
+from tests.algos.common import KIND_CASES, algorithm, run_cases, small_config
 from tests.counting import ACTION_SPACES, OBS_SPACES, CountingEnv
 
 RETURNS = {15.0, 21.0, 28.0, 36.0}  # L (L + 1) / 2 of episodes that last 5 to 8 steps
@@ -70,7 +70,7 @@ def assert_same_run(left: Path, right: Path) -> None:
     assert weights(left) == weights(right)
 
 
-@pytest.mark.parametrize(("name", "loop"), RUN_CASES)
+@pytest.mark.parametrize(("name", "loop"), run_cases())
 def test_a_run_says_what_it_did(name: str, loop: str, finished: Run) -> None:
     path = finished(name, loop)
     summary = json.loads((path / "summary.json").read_text())
@@ -86,7 +86,7 @@ def test_a_run_says_what_it_did(name: str, loop: str, finished: Run) -> None:
             assert min(RETURNS) <= row["eval/return_mean"] <= max(RETURNS)
 
 
-@pytest.mark.parametrize(("name", "loop"), RUN_CASES)
+@pytest.mark.parametrize(("name", "loop"), run_cases())
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(
     name: str, loop: str, finished: Run, tmp_path: Path
 ) -> None:
@@ -121,7 +121,7 @@ def stop(trainer: Trainer, clock: int, how: str) -> None:
 
 
 @pytest.mark.parametrize(("how", "error", "clock"), [("signal", Interrupted, 50), ("crash", RuntimeError, 90)])
-@pytest.mark.parametrize(("name", "loop"), RUN_CASES)
+@pytest.mark.parametrize(("name", "loop"), run_cases())
 def test_a_stopped_run_resumes_to_the_numbers_of_an_uninterrupted_one(
     name: str,
     loop: str,
@@ -144,7 +144,7 @@ def test_a_stopped_run_resumes_to_the_numbers_of_an_uninterrupted_one(
     assert_same_run(tmp_path / "run", finished(name, loop))
 
 
-@pytest.mark.parametrize(("name", "loop"), RUN_CASES)
+@pytest.mark.parametrize(("name", "loop"), run_cases())
 def test_a_run_extended_by_a_larger_budget_equals_one_that_had_it_from_the_start(
     name: str, loop: str, finished: Run, tmp_path: Path
 ) -> None:
@@ -164,7 +164,7 @@ def discounts(name: str) -> bool:
     return "gamma" in schedulable(cls) and not cls.derived & {"mc_return", "lambda_return"}
 
 
-@pytest.mark.parametrize(("name", "loop"), [case for case in RUN_CASES if discounts(case[0])])
+@pytest.mark.parametrize(("name", "loop"), run_cases(lambda name, loop: discounts(name)))
 def test_a_scheduled_discount_reaches_the_updates(name: str, loop: str, tmp_path: Path) -> None:
     schedule = "algo.schedules.gamma={shape: step, start: 0.875, end: 0.5, until: 0.7}"
     changes = (schedule,) if loop == ON_POLICY else (schedule, "buffer.n_step=1")
@@ -189,7 +189,7 @@ def agent_class(name: str) -> Any:
     return getattr(rlexp, algorithm(name).__name__)
 
 
-@pytest.mark.parametrize(("name", "loop"), RUN_CASES)
+@pytest.mark.parametrize(("name", "loop"), run_cases())
 def test_a_finished_run_evaluates_and_predicts(name: str, loop: str, finished: Run) -> None:
     agent = agent_class(name).load(finished(name, loop), trust=["tests"])
     greedy, again = agent.evaluate(episodes=3), agent.evaluate(episodes=3)
@@ -212,7 +212,7 @@ def check_prediction(agent: Any, env: CountingEnv) -> None:
 
 
 @pytest.mark.parametrize("checkpoint", ["last", "best"])
-@pytest.mark.parametrize(("name", "loop"), RUN_CASES[:1])
+@pytest.mark.parametrize(("name", "loop"), run_cases()[:1])
 def test_both_checkpoints_of_a_run_can_be_opened(name: str, loop: str, checkpoint: str, finished: Run) -> None:
     agent = agent_class(name).load(finished(name, loop), checkpoint=checkpoint, trust=["tests"])
     assert len(agent.evaluate(episodes=2).returns) == 2

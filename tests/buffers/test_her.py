@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ def build(num_envs=1, rows=10, n_step=1, strategy="future", k=4, terminates=True
     buffer = HerBuffer(capacity=rows * num_envs, n_step=n_step, strategy=strategy, n_sampled_goal=k)
     buffer.goals = Rewards(terminates)  # type: ignore[assignment]
     buffer.build(SPEC, num_envs, GAMMA, seed)
+    buffer.derive(["next_action"])
     return buffer
 
 
@@ -78,12 +80,14 @@ def relabelled(naive: NaiveBuffer, row: int, env: int, strategy: str, chance: fl
         if terminated:
             break
     first = naive.rows[row][env]
+    goes_on = each["end"] == RUNNING and step + 1 in naive.stored()
     return {
         "obs": first["obs"] | {"desired_goal": goal},
         "action": first["action"],
         "reward": reward,
         "next_obs": each["next_obs"] | {"desired_goal": goal},
         "discount": 0.0 if terminated else naive.gamma**steps,
+        "next_action": naive.rows[step + 1][env]["action"] if goes_on else each["action"],
     }
 
 
@@ -105,6 +109,7 @@ def assert_sampled_as_by_hand(buffer: HerBuffer, naive: NaiveBuffer, seed: int, 
         assert tree_equal(tree_map(pick, batch.obs), expected["obs"])
         assert tree_equal(tree_map(pick, batch.next_obs), expected["next_obs"])
         assert batch.action[i].item() == expected["action"]
+        assert i % n >= share or batch.extras["next_action"][i].item() == expected["next_action"]
         np.testing.assert_allclose(batch.reward[i].item(), expected["reward"], rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(batch.discount[i].item(), expected["discount"], rtol=1e-6)
 
@@ -188,6 +193,22 @@ def test_a_window_stops_where_the_new_goal_ends_the_episode():
     assert discount.tolist() == [0.0, 0.0]
 
 
+def test_the_next_action_is_the_one_after_a_window_that_the_new_goal_ends():
+    buffer, nothing = build(n_step=2), np.array([False])
+
+    def obs(goal: int) -> dict[str, np.ndarray]:
+        return {"achieved_goal": BITS[[goal]], "desired_goal": BITS[[0]], "observation": np.zeros((1, 2), np.float32)}
+
+    buffer.start(obs(0))
+    for action, goal in enumerate([1, 2, 2]):
+        buffer.add(np.array([action]), VecStep(obs(goal), obs(goal), np.zeros(1, np.float32), nothing, nothing, []))
+    first = np.array([0])
+    batch = buffer.gather(first)
+    assert batch.extras["next_action"].tolist() == [2]  # after two steps
+    buffer._replace_goals(batch, first, first, BITS[[1]])
+    assert batch.extras["next_action"].tolist() == [1]  # after one, which reached the goal
+
+
 def filled(steps=60, num_envs=2, **changes) -> tuple[HerBuffer, GoalWorld]:
     world, buffer = GoalWorld(SPEC, num_envs, 1), build(num_envs, **changes)
     buffer.start(world.obs())
@@ -239,6 +260,14 @@ def test_the_share_of_other_goals_is_k_of_k_plus_one(k, share):
     other = (batch.obs["desired_goal"] != own).any(-1)
     assert not other[share:].any()
     assert bool(other[:share].any()) == (share > 0)
+
+
+def test_a_source_of_data_is_sampled_by_its_weight_also_in_hindsight():
+    played, _ = filled(rows=40, num_envs=1)
+    data = dataclasses.replace(played.transitions(), sources=((10, 3.0), (30, 1.0)))
+    buffer = build(rows=40)
+    buffer.extend(data)
+    assert np.mean(buffer.sample(1000, 20).index.numpy() < 10) == pytest.approx(0.75, abs=0.01)
 
 
 def test_what_is_stored_is_not_changed_by_sampling():

@@ -43,7 +43,7 @@ MISTAKES = {
     "algo=ppo trainer=offline": "algo=ppo cannot learn in the offline loop. Use trainer=on_policy.",
     "algo=crr env=pendulum trainer=replay": "algo=crr cannot learn in the replay loop. Use trainer=offline.",
     "algo=awr env=pendulum buffer.n_step=3": "algo=awr mixes the returns of all numbers of steps itself: drop ",
-    "algo=iql env=pendulum trainer=replay": "The replay loop uses no dataset. Leave dataset= out (or set it to null)",
+    "algo=iql env=pendulum trainer=replay": "The replay loop uses no dataset. Leave dataset= out (dataset=null ",
     "algo=ppo buffer=replay": "The on_policy loop needs buffer=rollout.",
     "algo=ppo dataset=random": "The on_policy loop uses no dataset. Leave dataset= out",
     # data

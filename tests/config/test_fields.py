@@ -15,7 +15,7 @@ import pytest
 from rlexp.config.check import build, check_config, check_node, to_plain
 from rlexp.config.component import REGISTRY, range_problems, schedulable, schema_of
 from rlexp.config.compose import compose, register
-from rlexp.config.fields import Count, Fraction, Natural, NonNegative, Positive, Range, Size
+from rlexp.config.fields import Count, Fraction, Natural, NonNegative, Positive, Range, Share, Size
 from rlexp.config.overrides import apply_overrides
 from rlexp.config.trust import EVERYTHING
 from rlexp.errors import ConfigError
@@ -132,7 +132,7 @@ RANGED = [
 def test_the_ranges_of_the_framework_are_all_in_use() -> None:
     """So that the test below covers each of them."""
     used = {note for *_, note in RANGED}
-    assert used == {get_args(kind)[1] for kind in (Positive, NonNegative, Fraction, Count, Natural, Size)}
+    assert used == {get_args(kind)[1] for kind in (Positive, NonNegative, Fraction, Share, Count, Natural, Size)}
 
 
 @pytest.mark.parametrize(("group", "name", "field", "limits"), RANGED, ids=[".".join(each[:3]) for each in RANGED])
@@ -198,7 +198,7 @@ def test_every_numeric_hyperparameter_can_be_scheduled_and_no_size(algo: str) ->
     cls = REGISTRY["algo"][algo]
     fields = schedulable(cls)
     sizes = [field for g, n, field, note in RANGED if (g, n) == ("algo", algo) and fixed(cls, field)]
-    assert "gamma" in fields
+    assert ("gamma" in fields) == cls.__dataclass_fields__["gamma"].init  # cloning looks no step ahead
     assert not set(sizes) & set(fields)
     node = changed("algo", algo, {"schedules": {field: {"end": 1} for field in fields}})
     assert {field for field, entry in node["schedules"].items() if entry} == set(fields)

@@ -7,19 +7,23 @@ import numpy as np
 import pytest
 from small_data import dict_data, vector_data
 
+from rlexp.checkpoint import Checkpoint
 from rlexp.config.compose import compose
 from rlexp.config.trust import EVERYTHING, trusting
 from rlexp.datasets import CombinedDataset, Hdf5Dataset, MinariDataset, NpzDataset, RandomDataset, RunDataset
 from rlexp.datasets.files import save_hdf5, save_npz
 from rlexp.datasets.minari import save_minari
 from rlexp.envs import GymEnv
-from rlexp.errors import ConfigError, EnvError
+from rlexp.envs.from_dataset import spec_from
+from rlexp.envs.spec import OBS_FLAGS
+from rlexp.errors import CheckpointError, ConfigError, EnvError
 from rlexp.evaluation import Evaluator
-from rlexp.loading import load
+from rlexp.loading import check_same_spaces, load
 from rlexp.prediction import Predictor
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
 from tests.counting import COUNTING
+from tests.goal_line import LINE
 from tests.trainers.recording import counting_config, train
 
 SMALL = ["trainer.batch_size=8", "model.hidden=[8]", "threads=1", "compile=false", "progress=none", "device=cpu"]
@@ -116,6 +120,29 @@ def test_what_needs_an_environment_is_refused(file):
         crr("dataset=hdf5", f"dataset.path={file}", "env.num_envs=2")
     with pytest.raises(ConfigError, match=r"env\.spaces cannot be read"):
         crr("dataset=hdf5", f"dataset.path={file}", "+env.spaces={obs: 1}")
+
+
+def test_what_networks_do_not_see_is_known_from_the_data_too(tmp_path):
+    env = GymEnv(id=LINE)
+    save_npz(tmp_path / "goals.npz", RandomDataset(size=40).load(env))
+    given = ["dataset=npz", f"dataset.path={tmp_path / 'goals.npz'}"]
+    spec = crr(*given).spec
+    assert set(spec.obs.seen) == set(env.spec().obs.seen) == {"observation", "desired_goal"}
+    assert "achieved_goal" in crr(*given, "env.show_achieved_goal=true").spec.obs.seen
+    assert spec_from(spec.to_dict()) == spec
+
+
+def test_a_checkpoint_from_before_it_was_written_what_networks_see_still_loads():
+    runner = Runner(compose(["algo=sac", "env=gym", f"env.id={LINE}", *SMALL]))
+    now, earlier = runner.spec.to_dict(), runner.spec.to_dict()
+    for flag in OBS_FLAGS:
+        del earlier["obs"][flag]
+    for spec in (now, earlier):
+        check_same_spaces(runner, Checkpoint(Path("here"), {"spec": spec}, {}, {}))
+    assert list(spec_from(earlier).obs.seen) == list(runner.spec.obs.leaves)  # as it was read then
+    now["obs"]["achieved_unseen"] = False
+    with pytest.raises(CheckpointError, match="other observations"):
+        check_same_spaces(runner, Checkpoint(Path("here"), {"spec": now}, {}, {}))
 
 
 def test_the_config_keeps_what_was_found(tmp_path, file):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import gymnasium as gym
@@ -18,6 +19,17 @@ from rlexp.runner import Runner
 from tests.envs.common import BACKENDS, play, random_actions, same_steps
 from tests.goal_line import LINE, GoalLine
 
+SHORT = [
+    "algo=sac",
+    "env=gym",
+    "trainer.total_steps=20",
+    "trainer.eval_episodes=1",
+    "model.hidden=[8]",
+    "threads=1",
+    "compile=false",
+    "device=cpu",
+    "progress=none",
+]
 MAZES = ("point_maze", "point_maze_open", "point_maze_medium")
 
 
@@ -205,9 +217,34 @@ class Scaled(gym.RewardWrapper):
         return 10.0 * float(reward) - 1.0
 
 
+class Factor(gym.RewardWrapper):
+    """Not to be seen in rewards of 0."""
+
+    def reward(self, reward: Any) -> Any:
+        return 10.0 * float(reward)
+
+
+class Elsewhere(GoalLine):
+    """Rewards 1 at the goal, else 0, and no goal comes near; its observation does not tell where the point is."""
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        return 1.0 + super().compute_reward(achieved_goal, desired_goal + 100.0, info)
+
+    def _observe(self) -> dict[str, Any]:
+        return super()._observe() | {"observation": np.full(1, 7.0)}
+
+
+class Broken(GoalLine):
+    def step(self, action: Any) -> Any:
+        raise RuntimeError("no ground")
+
+
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
+        (lambda: Factor(Elsewhere()), "the wrapper Factor changes rewards"),
+        (lambda: gym.wrappers.NormalizeReward(Elsewhere()), "the wrapper NormalizeReward changes rewards"),
+        (Broken, "Broken could not be played: RuntimeError: no ground"),
         (NoReward, "has no compute_reward"),
         (Effort, "compute_reward says"),
         (AsksInfo, "depend on the two goals alone"),
@@ -221,6 +258,38 @@ def test_rewards_that_cannot_be_found_are_refused_before_anything_is_written(mak
     with pytest.raises(EnvError, match=problem):
         runner.train(tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("make", "ends"), [(GoalLine, nullcontext()), (Effort, pytest.raises(EnvError))])
+def test_the_environment_that_is_asked_for_rewards_is_closed(make, ends, tmp_path):
+    open_ones: list[Any] = []
+
+    class Counted(make):
+        def __init__(self) -> None:
+            super().__init__()
+            open_ones.append(self)
+
+        def close(self) -> None:
+            open_ones.remove(self)
+
+    with ends:
+        Runner(compose([*SHORT, "env.id=own", "buffer=her"]), env_factory=Counted).train(tmp_path / "run")
+    assert open_ones == []
+
+
+@pytest.mark.parametrize(
+    ("make", "shown", "warned"), [(Elsewhere, False, 1), (Elsewhere, True, 0), (GoalLine, False, 0)]
+)
+def test_an_achieved_goal_that_networks_cannot_know_is_warned_of_once(make, shown, warned, tmp_path, capsys):
+    config = compose([*SHORT, "env.id=own", f"env.show_achieved_goal={str(shown).lower()}", "progress=plain"])
+    Runner(config, env_factory=make).train(tmp_path / "run")
+    output = capsys.readouterr()
+    assert (output.out + output.err).count("env.show_achieved_goal=true") == warned
+
+
+def test_without_goals_there_is_nothing_to_show():
+    with pytest.raises(ConfigError, match=r"env\.show_achieved_goal=true: .* is no goal environment"):
+        Runner(compose(["algo=sac", "env=pendulum", "env.show_achieved_goal=true"]))
 
 
 def test_an_environment_without_goals_is_refused():
@@ -241,7 +310,7 @@ def test_repeated_actions_are_refused(tmp_path):
 def test_a_maze_ends_at_its_goal_and_says_so(name):
     pytest.importorskip("gymnasium_robotics")
     config = compose(["algo=sac", f"env={name}"])["env"]
-    env = GymEnv(id=config["id"], kwargs=config["kwargs"])
+    env = GymEnv(id=config["id"], kwargs=config["kwargs"], wrappers=config["wrappers"])
     made = env.make()
     goals = GoalRewards(made, name)
     made.reset(seed=0)
@@ -252,7 +321,10 @@ def test_a_maze_ends_at_its_goal_and_says_so(name):
         if terminated:
             break
     goal = obs["desired_goal"][None] + np.array([[0.0, 0.0], [0.4, 0.0], [0.5, 0.0]])
-    assert goals.terminated(goal, np.repeat(obs["desired_goal"][None], 3, 0)).tolist() == [True, True, False]
+    desired = np.repeat(obs["desired_goal"][None], 3, 0)
+    assert goals.terminated(goal, desired).tolist() == [True, True, False]
+    at_once = made.get_wrapper_attr("compute_terminated")(goal, desired, {})
+    assert at_once.tolist() == [made.unwrapped.compute_terminated(a, d, {}) for a, d in zip(goal, desired)]
     made.close()
 
 

@@ -246,7 +246,10 @@ def test_a_malformed_wrapper_has_no_code_roots():
         env_code_roots("CartPole-v1", ["evil.W"])
 
 
-@pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda path: path.stem)
+ENV_FILES = [path for path in sorted(CONF.glob("*.yaml")) if path.stem != "from_dataset"]  # which makes none
+
+
+@pytest.mark.parametrize("path", ENV_FILES, ids=lambda path: path.stem)
 def test_every_environment_file_says_what_it_is_and_can_be_made(path):
     text = path.read_text()
     assert text.startswith("# ")

@@ -183,3 +183,20 @@ def test_the_shipped_settings_compose(name: str, encoder: str) -> None:
     assert model.activation is Activation.silu
     if name != "nature_cnn":
         assert model.build(env_spec(box(4)), 2, defaults=SMALL)(torch.randn(1, 4)).shape == (1, 2)
+
+
+@pytest.mark.parametrize("norm", [Norm.none, Norm.layer, Norm.layer_after])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_the_first_of_an_ensemble_alone_says_what_it_says_among_the_others(norm: Norm, dropout: float) -> None:
+    model = Network(norm=norm, dropout=dropout)
+    for out in (1, 3):
+        net = make(out, model, action_dim=2, ensemble=3)
+        scramble(net)
+        obs, action = torch.randn(5, 4), torch.randn(5, 2)
+        torch.testing.assert_close(net.first_of(obs, action), net(obs, action)[0])
+
+
+@pytest.mark.parametrize("model", [Network(dropout=0.5), Network(norm=Norm.layer)])
+def test_settings_of_hidden_layers_are_refused_where_there_are_none(model: Network) -> None:
+    with pytest.raises(ConfigError, match=r"no effect on a network without hidden layers"):
+        model.build(env_spec(image(4, 84, 84)), 3, defaults=SMALL)

@@ -268,7 +268,8 @@ def test_settings_of_critics_hold_for_critics_alone() -> None:
 
 
 def test_only_weights_decay() -> None:
-    net = Network(weight_decay=0.1, norm=Norm.layer).build(env_spec(image(3, 36, 36)), 2, defaults=SMALL, ensemble=2)
+    model = Network(weight_decay=0.1, norm=Norm.layer, hidden=(8,))
+    net = model.build(env_spec(image(3, 36, 36)), 2, defaults=SMALL, ensemble=2)
     decaying = {name for name, parameter in net.named_parameters() if hasattr(parameter, "weight_decay")}
     assert decaying == {name for name, _ in net.named_parameters() if name.endswith(".weight")}
     net = make(residual=True, weight_decay=0.1)

@@ -37,7 +37,6 @@ from rlexp.runner import Runner
 from rlexp.trainers.base import Trainer
 from rlexp.trainers.collecting import Collector
 from rlexp.types import Act, Batch, Rollout, Update
-from tests.algos.common import RUN_CASES
 from tests.counting import COUNTING, START, episode_length, episode_seed, offset
 
 QUICK = ("threads=1", "compile=false", "progress=none", "device=cpu")
@@ -356,11 +355,6 @@ class World:
 def algorithms() -> list[str]:
     """Every algorithm there is a config for."""
     return list(choices("algo"))
-
-
-def algorithm_loops() -> list[tuple[str, str]]:
-    """Every algorithm in the loop its config names, and one of each family in all that it can learn in."""
-    return RUN_CASES
 
 
 def small_config(name: str, loop: str | None = None, **settings: Any) -> dict[str, Any]:

@@ -25,11 +25,11 @@ from rlexp.trainers import base
 from rlexp.trainers.base import Interrupted, Trainer
 from rlexp.trainers.replay import Replay
 from rlexp.types import Act
+from tests.algos.common import run_cases
 from tests.trainers.recording import (
     Recording,
     Watch,
     World,
-    algorithm_loops,
     algorithms,
     changed,
     counting_config,
@@ -509,7 +509,7 @@ def scheduled_small(name: str, loop: str) -> dict[str, Any]:
     return config
 
 
-@pytest.mark.parametrize(("name", "loop"), algorithm_loops())
+@pytest.mark.parametrize(("name", "loop"), run_cases())
 def test_evaluating_logging_and_saving_change_no_training_number(name: str, loop: str, tmp_path: Path) -> None:
     plain = scheduled_small(name, loop)
     variants = {
@@ -534,7 +534,7 @@ def training_rows(path: Path) -> list[dict[str, Any]]:
 # ---- files
 
 
-@pytest.mark.parametrize(("name", "loop"), algorithm_loops())
+@pytest.mark.parametrize(("name", "loop"), run_cases())
 def test_summary_and_metrics_have_the_form_that_others_rely_on(name: str, loop: str, tmp_path: Path) -> None:
     summary = Runner(small_config(name, loop, trainer__log_interval=10)).train(tmp_path / "run")
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
