@@ -33,6 +33,7 @@ from rlexp.envs.scores import reference_of
 from rlexp.errors import ConfigError, DataError
 from rlexp.evaluators import EvaluationMethod, InEnvironment
 from rlexp.loggers import Console, LoggerSet, RunInfo
+from rlexp.loggers.format import short_path
 from rlexp.machine import check_fits
 from rlexp.models import Model, Network
 from rlexp.models.checked import CheckedModel
@@ -119,13 +120,15 @@ class Runner:
     def train(self, path: Path | str, command: Sequence[str] = (), group: str | None = None) -> dict[str, Any]:
         """Train from the beginning in a new run directory; returns the summary."""
         with self._console() as console:
+            start = None if self.config["init_from"] is None else open_start(self.config, self.spec)
             self._data = self._load_dataset(console)
             self.check_memory()
             with self._attached():
                 decisions = self._decide(console)
                 self._say_memory(console)
                 self._warn_of_hidden_goal(console)
-                start = self._open_start(console)
+                if start is not None:
+                    self._try_on(start, console)
                 origin = None if start is None else start.origin.to_dict()
                 with RunDir.create(
                     path, self.config, command, decisions=decisions, group=group, origin=origin
@@ -227,15 +230,12 @@ class Runner:
         autocast = torch.bfloat16 if self.config["precision"] == "bfloat16" else None
         self.algo.setup(self.spec, self.model, device=self.device, seed=self.seed, autocast=autocast)
 
-    def _open_start(self, console: Console) -> Start | None:
-        """The agent to start with, tried on this run's networks before anything is written."""
-        if self.config["init_from"] is None:
-            return None
-        start = open_start(self.config, self.spec)
+    def _try_on(self, start: Start, console: Console) -> None:
+        """Whether the agent to start with fits this run's networks, before anything is written."""
         take_over(start, self._policy(to_learn=True), self.config)
         self.config["init_from"] = start.origin.path
-        console.note(f"The agent is that of {start.origin.path}, {start.origin.step:,} steps on.")
-        return start
+        origin = start.origin
+        console.note(f"Starting with the agent of {short_path(origin.path)}: curves go on at {origin.step:,}.")
 
     def _decide(self, console: Console) -> dict[str, Any]:
         self._setup_algo()

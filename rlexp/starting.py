@@ -6,14 +6,16 @@ so nothing has to be trusted.
 
 from __future__ import annotations
 
-import math
 import os
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rlexp.checkpoint import Checkpoint, identity, load_checkpoint
 from rlexp.config.differences import differences
+from rlexp.envs.from_dataset import NAME as FROM_DATASET
+from rlexp.envs.spec import OBS_FLAGS
 from rlexp.errors import CheckpointError, ConfigError, RunError
 from rlexp.run_dir import RunDir
 
@@ -51,7 +53,7 @@ class Origin:
             origin = cls(**saved)
             texts = isinstance(origin.path, str) and isinstance(origin.sha256, str)
             whole = type(origin.step) is int and 0 <= origin.step < 2**62
-            if texts and whole and all(math.isfinite(number) for number in origin.reward_map):
+            if texts and whole and all(map(_finite, origin.reward_map)):
                 return origin
         except TypeError:
             pass
@@ -123,25 +125,39 @@ def find_checkpoint(path: Path, which: str) -> tuple[RunDir | None, Checkpoint]:
 
 
 def _check_spaces(given: str, checkpoint: Checkpoint, spec: EnvSpec) -> None:
-    saved, now = checkpoint.tree.get("spec"), spec.to_dict()
-    for part, name in (("obs", "observations"), ("action", "actions")):
-        theirs = saved.get(part) if isinstance(saved, dict) else None
-        if _without_bounds(theirs) != _without_bounds(now[part]) if part == "obs" else theirs != now[part]:
-            raise ConfigError(
-                f"init_from={given}: {spec.id} has other {name} than what its agent was trained in. "
-                "Choose the same environment, with the same settings."
-            )
+    """Observations may have other limits, which data do not tell and networks do not use; actions may not."""
+    saved, now = _settings(checkpoint.tree, "spec"), spec.to_dict()
+    obs, action = _settings(saved, "obs"), _settings(saved, "action")
+    expected = {key: value for key, value in now["obs"].items() if key in obs or key not in OBS_FLAGS}
+    if _without_bounds(obs) != _without_bounds(expected):
+        raise ConfigError(
+            f"init_from={given}: {spec.id} has other observations than what its agent was trained in. "
+            "Choose the same environment, with the same settings."
+        )
+    if action == now["action"]:
+        return
+    if _without_limits(action) != _without_limits(now["action"]):
+        raise ConfigError(
+            f"init_from={given}: {spec.id} has other actions than what its agent was trained in. "
+            "Choose the same environment, with the same settings."
+        )
+    advice = "Choose the same environment, with the same settings."
+    if saved.get("id") == FROM_DATASET:
+        advice = "Train it on the data with the environment's: env.action_limit=…"
+    theirs, ours = (f"{each.get('low')} to {each.get('high')}" for each in (action, now["action"]))
+    raise ConfigError(f"init_from={given}: its agent acts in {theirs}, but {spec.id} takes {ours}. {advice}")
 
 
-def _without_bounds(obs: Any) -> Any:
-    """Observation spaces without their limits, which data do not tell and networks do not use."""
-    if not isinstance(obs, dict) or not isinstance(obs.get("leaves"), list):
+def _without_bounds(obs: dict[str, Any]) -> dict[str, Any]:
+    """An observation space without the limits of its leaves."""
+    leaves = obs.get("leaves")
+    if not isinstance(leaves, list):
         return obs
-    leaves = [
-        {key: value for key, value in leaf.items() if key not in ("low", "high")} if isinstance(leaf, dict) else leaf
-        for leaf in obs["leaves"]
-    ]
-    return obs | {"leaves": leaves}
+    return obs | {"leaves": [_without_limits(leaf) if isinstance(leaf, dict) else leaf for leaf in leaves]}
+
+
+def _without_limits(space: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in space.items() if key not in ("low", "high")}
 
 
 def _step(checkpoint: Checkpoint, policy: dict[str, Any]) -> int:
@@ -159,10 +175,15 @@ def _reward_map(checkpoint: Checkpoint) -> tuple[float, float]:
         saved = _settings(checkpoint.tree, part).get("reward_map")
         if isinstance(saved, dict):
             numbers = saved.get("scale"), saved.get("shift")
-            if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
+            if not all(map(_finite, numbers)):
                 raise CheckpointError(f"The checkpoint {checkpoint.path} has damaged rewards. Use another one.")
             return float(numbers[0]), float(numbers[1])  # type: ignore[arg-type]
     return 1.0, 0.0
+
+
+def _finite(number: Any) -> bool:
+    """Whether it is a number, of those that nobody has checked yet; whole ones may be too large for a float."""
+    return isinstance(number, int | float) and abs(number) <= sys.float_info.max
 
 
 def _settings(config: Any, group: str) -> dict[str, Any]:

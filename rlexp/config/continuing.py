@@ -28,21 +28,20 @@ def other_loop(config: dict[str, Any], overrides: Sequence[str], path: Path) -> 
         fitting = " or ".join(f"trainer={each}" for each in sorted(algo.loops))  # type: ignore[attr-defined]
         return ConfigError(f"{asked}: algo={_choice('algo', config)} cannot learn in that loop. Use {fitting}.")
     command = _command(config, list(overrides), path, with_data=loop in LOOPS_WITH_DATA)
-    how = f"Its agent goes on in a new run:\n{command}" if command else f"Start a new run with init_from={path}"
+    how = f"Its agent goes on in a new run:\n{command}"
+    if command is None:
+        how = f"Its agent goes on in a new run, in the same environment: rlexp {asked} … init_from={path}"
     return ConfigError(f"{asked}: a saved run keeps its trainer, since its checkpoints fit no other. {how}")
 
 
 def _command(config: dict[str, Any], overrides: list[str], path: Path, *, with_data: bool) -> str | None:
-    """None if the run has components that no group names, or is asked for what cannot be composed."""
+    """None if the run has components that no group names, no environment, or is asked for what cannot be composed."""
     groups = ["algo", "model", "env", *(["dataset"] if with_data else [])]
     choices = {group: _choice(group, config) for group in groups}
-    if None in choices.values():
+    env = config["env"].get("id") if choices["env"] else None
+    if None in choices.values() or env is None:
         return None
-    env = config["env"].get("id")
-    words = [
-        f"algo={choices['algo']}",
-        *(["env=from_dataset"] if env is None else ["env=gym", f"env.id={quoted(env)}"]),
-    ]
+    words = [f"algo={choices['algo']}", "env=gym", f"env.id={quoted(env)}"]
     needed = []
     if with_data:
         words.append(f"dataset={choices['dataset']}")

@@ -144,7 +144,7 @@ class Trainer(ABC):
 
     @property
     def step_key(self) -> str:
-        """The column of a row that curves are drawn over."""
+        """The column of a row that loggers draw over."""
         if self.work.origin is not None:
             return "step"
         return "updates" if self.unit == "updates" else "env_steps"
@@ -274,8 +274,8 @@ class Trainer(ABC):
 
     def counters(self) -> dict[str, Any]:
         """The first columns of every row."""
-        counters = {"env_steps": self.env_steps, "updates": self.updates, "time_s": round(self.seconds(), 3)}
-        return counters | ({"step": self.step} if self.step_key == "step" else {})
+        counters = {"step": self.step, "env_steps": self.env_steps, "updates": self.updates}
+        return counters | {"time_s": round(self.seconds(), 3)}
 
     def log(self) -> None:
         """Write one row of training metrics."""

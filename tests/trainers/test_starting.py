@@ -15,6 +15,7 @@ import torch
 from rlexp.checkpoint import identity, load_checkpoint
 from rlexp.config.compose import compose
 from rlexp.config.trust import EVERYTHING
+from rlexp.datasets.files import save_npz
 from rlexp.errors import CheckpointError, ConfigError, RlexpError, RunError
 from rlexp.loading import load
 from rlexp.resuming import resume_run
@@ -83,6 +84,7 @@ def test_an_offline_agent_goes_on_in_both_online_loops_and_acts_by_its_policy_fr
         assert equal(parts_of(begun), parts_of(source / "checkpoints" / "last"))
         rows = rows_of(tmp_path / loop)
         assert [row["step"] for row in rows] == [12 + row["env_steps"] for row in rows]
+        assert [row["step"] for row in rows_of(source)] == [4, 8, 8, 12, 12]
         assert "eval/return_mean" in rows[0]  # of the agent as it came
         shares = {row.get("batch/offline_share") for row in rows if row["updates"]}
         assert shares - {None} == ({0.5} if loop == "mixed" else set())
@@ -234,6 +236,20 @@ def test_a_resume_in_another_loop_is_answered_with_the_command_for_it(loop: str,
     Runner(changed(made, progress="none", compile=False, trainer__eval_episodes=0)).train(tmp_path / "online")
     with pytest.raises(ConfigError, match="cannot learn in that loop"):
         resume_run(offline("bc", tmp_path / "bc"), [f"trainer={loop}"], trust=EVERYTHING)
+
+
+def test_an_agent_trained_without_an_environment_goes_on_in_one_with_its_action_limits(tmp_path: Path) -> None:
+    runner = Runner(pendulum("iql", "offline"))
+    save_npz(tmp_path / "data.npz", runner.dataset.load(runner.env))  # type: ignore[union-attr]
+    alone = ["algo=iql", "env=null", "dataset=npz", f"dataset.path={tmp_path / 'data.npz'}", "model.hidden=[8]"]
+    for name, limits in (("seen", []), ("true", ["env.action_limit=2"])):
+        Runner(composed(*alone, *limits, trainer__total_updates=2)).train(tmp_path / name)
+    with pytest.raises(ConfigError, match=r"Pendulum-v1 takes \[-2\.0\] to \[2\.0\].*env\.action_limit="):
+        Runner(pendulum("iql", "mixed", init_from=str(tmp_path / "seen"))).train(tmp_path / "online")
+    summary = Runner(pendulum("iql", "mixed", init_from=str(tmp_path / "true"))).train(tmp_path / "online")
+    assert summary["env_steps"] == 16
+    with pytest.raises(ConfigError, match="in a new run, in the same environment: rlexp trainer=mixed … init_from="):
+        resume_run(tmp_path / "true", ["trainer=mixed"], trust=EVERYTHING)
 
 
 # ---- one clock for both phases, shares of sources, epochs
