@@ -58,9 +58,14 @@ def _sampling(fill: int) -> Entry:
     return Entry(f"sampling from {fill:,} transitions", SAMPLING, {"fill": fill, "unit": "batches"})
 
 
-def _sac(critics: int) -> Entry:
+def _sac(critics: int, width: int = 256) -> Entry:
     overrides = ["algo=sac", "env=pendulum", "trainer.learning_starts=100", f"algo.n_critics={critics}"]
-    return _loop(f"SAC with {critics} critics", overrides, unit="updates")
+    name = f"SAC with {critics} critics of width {width}"
+    return _loop(name, [*overrides, f"model.hidden=[{width},{width}]"], unit="updates")
+
+
+def _sac_small(critics: int) -> Entry:
+    return _sac(critics, width=64)
 
 
 AXES = {
@@ -80,9 +85,9 @@ AXES = {
     ),
     "ensemble": Axis(
         "Critics in the ensemble",
-        "critics (2×256, batch 256)",
+        "critics (batch 256)",
         (2, 5, 10, 20, 50),
-        {"SAC Pendulum": _sac},
+        {"SAC Pendulum, 2×256": _sac, "SAC Pendulum, 2×64": _sac_small},
         "updates",
     ),
 }

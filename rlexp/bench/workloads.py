@@ -138,7 +138,7 @@ WORKLOADS = (
         "TQC Pendulum, 2 critics of 25 quantiles, batch 256, one update per step",
         ("algo=tqc", "env=pendulum", "algo.n_critics=2", "trainer.learning_starts=100"),  # sb3-contrib's number
         peer="sb3",
-        least=2.5,
+        least=2,
         aim=3,
     ),
     offline("crr", "CRR", ("algo=crr",), least=2.5, aim=3),

