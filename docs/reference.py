@@ -37,6 +37,7 @@ INTRODUCTIONS = {
     "env": "The environment.",
     "dataset": "What the offline and mixed loops learn from.",
     "trainer": "The loop, its budget and its intervals.",
+    "evaluator": "How policies are judged.",
     "logger": "Where metrics go, beside the terminal and metrics.jsonl; several stand side by side.",
 }
 CONF = Path(__file__).parents[1] / "conf"

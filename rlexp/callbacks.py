@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlexp.evaluation import Evaluation
+    from rlexp.evaluators.base import Estimate
     from rlexp.trainers.base import Trainer
 
 
@@ -23,8 +24,8 @@ class Callback:
     def on_step(self, trainer: Trainer) -> None:
         """After every iteration of the loop (on-policy: a rollout and its update)."""
 
-    def on_eval(self, trainer: Trainer, evaluation: Evaluation) -> None:
-        """After every evaluation."""
+    def on_eval(self, trainer: Trainer, evaluation: Evaluation | Estimate) -> None:
+        """After every evaluation; ``evaluation.score`` is what the best checkpoint is chosen by."""
 
     def on_checkpoint(self, trainer: Trainer, path: Path) -> None:
         """After a checkpoint was written; state changed here is in the next one."""

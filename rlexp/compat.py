@@ -8,11 +8,12 @@ from rlexp.algos.base import MIXED, OFFLINE, ON_POLICY, Algorithm
 from rlexp.buffers import HerBuffer, ReplayBuffer, RolloutBuffer
 from rlexp.buffers.derived import LAMBDA_RETURN, MC_RETURN, check_derived
 from rlexp.buffers.prioritized import PrioritizedBuffer
-from rlexp.config.component import REGISTRY
+from rlexp.config.component import REGISTRY, registered_name
 from rlexp.datasets.settings import ObsScaling, Reward
 from rlexp.envs import GymEnv
 from rlexp.envs.spec import EnvSpec
 from rlexp.errors import ConfigError, DataError
+from rlexp.evaluators import EvaluationMethod
 from rlexp.trainers.base import Trainer
 
 
@@ -31,6 +32,15 @@ def check_env_settings(env: GymEnv, trainer: Trainer, dataset: Any = None) -> No
         raise ConfigError(
             "The offline loop takes no environment steps to normalise rewards by: drop env.normalize_reward."
         )
+
+
+def check_evaluator(evaluator: EvaluationMethod, algo: Algorithm, dataset: Any) -> None:
+    """Refuse a way to evaluate that has nothing to go by."""
+    name = registered_name("evaluator", type(evaluator))
+    if evaluator.needs_data and dataset is None:
+        raise ConfigError(f"evaluator={name} judges by a dataset, but dataset is null. Use evaluator=environment.")
+    if problem := evaluator.problem(algo):
+        raise ConfigError(f"evaluator={name} {problem}.")
 
 
 def check_compatible(name: str, algo: Algorithm, trainer: Trainer, buffer: Any, dataset: Any, spec: EnvSpec) -> None:

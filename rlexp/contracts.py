@@ -19,6 +19,7 @@ from rlexp.config.messages import suggest
 from rlexp.datasets import Dataset
 from rlexp.envs import GymEnv
 from rlexp.errors import ConfigError
+from rlexp.evaluators import EvaluationMethod
 from rlexp.loggers import Logger
 from rlexp.models import Model
 from rlexp.trainers.base import Trainer
@@ -30,6 +31,7 @@ REFERENCES: dict[str, tuple[type, tuple[str, ...]]] = {
     "model": (Model, ("build",)),
     "trainer": (Trainer, ("prepare", "iterate", "loop_state", "load_loop_state", "planned_updates")),
     "dataset": (Dataset, ("load",)),
+    "evaluator": (EvaluationMethod, ("problem", "begin", "take", "__call__", "close")),
     "logger": (Logger, ("rows_held", "open", "log", "close", "where")),
     "callback": (
         Callback,
@@ -47,6 +49,7 @@ def check_kinds(
     buffer: Any,
     trainer: Any,
     dataset: Any,
+    evaluator: Any,
     loggers: dict[str, Any],
     callbacks: list[Any],
 ) -> None:
@@ -71,6 +74,7 @@ def check_kinds(
                 raise ConfigError(f"buffer: {_name(buffer)}.{name} must be {_method(ReplayBuffer, name)}")
     if dataset is not None:
         check_kind("dataset", "dataset", dataset)
+    check_kind("evaluator", "evaluator", evaluator)
     for name, logger in loggers.items():
         check_kind("logger", f"logger.{name}", logger)
     for index, callback in enumerate(callbacks):

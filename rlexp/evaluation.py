@@ -36,6 +36,11 @@ class Evaluation:
         """Mean return over the episodes."""
         return float(np.mean(self.returns))
 
+    @property
+    def score(self) -> float:
+        """What the best checkpoint is chosen by."""
+        return self.return_mean
+
     def summary(self) -> dict[str, float]:
         """As written to summary.json."""
         values = {

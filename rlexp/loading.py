@@ -5,20 +5,20 @@ Nothing of the loaded config is executed unless it is rlexp's own or of a packag
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import gymnasium as gym
 
-from rlexp.checkpoint import Checkpoint, load_checkpoint
+from rlexp.checkpoint import Checkpoint
 from rlexp.config.overrides import apply_overrides, refuse_kept
 from rlexp.config.trust import Trust, without_strangers
 from rlexp.envs.spec import OBS_FLAGS
 from rlexp.errors import CheckpointError
 from rlexp.run_dir import RunDir
 from rlexp.runner import Runner
+from rlexp.starting import find_checkpoint
 
 
 @dataclass
@@ -51,24 +51,6 @@ def load(
     if runner.spec.to_dict() != checkpoint.tree.get("spec"):
         check_same_spaces(runner, checkpoint)
     return Loaded(path, runner, checkpoint, run_dir)
-
-
-def find_checkpoint(path: Path, which: str) -> tuple[RunDir | None, Checkpoint]:
-    """The checkpoint that a path stands for: a run's ``which`` one, or the one that lies there."""
-    if os.path.isfile(path / "checkpoint.json") or os.path.isfile(path / "checksums.json"):
-        try:
-            return None, load_checkpoint(path)
-        except CheckpointError as error:
-            raise CheckpointError(
-                f"{error} Use another one: of a run directory, the newest whole one is taken."
-            ) from error
-    run_dir = RunDir.open(path)
-    checkpoint = run_dir.load(which)
-    if checkpoint is None:
-        if run_dir.state() == "completed":
-            raise CheckpointError(f"{path} is completed, but its checkpoints are gone. Restore them, or train it anew.")
-        raise CheckpointError(f"{path} has no {which} checkpoint yet. Train it first: rlexp resume {path}")
-    return run_dir, checkpoint
 
 
 def check_same_spaces(runner: Runner, checkpoint: Checkpoint) -> None:

@@ -128,7 +128,7 @@ class ObsNormalizer:
 
     def state_dict(self) -> dict[str, Any]:
         """The statistics of each normalised leaf, in the order of the spec (names may hold a slash)."""
-        return {"leaves": [norm.state_dict() for norm in self.norms.values()]}
+        return {"leaves": [norm.state_dict() for norm in self.norms.values()], "fixed": self.fixed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` gave."""

@@ -86,7 +86,8 @@ rlexp resume RUN [OPTION=VALUE…] [KEY=VALUE…]     continue a run exactly whe
 
 KEY=VALUE changes a setting of the run from here on: a larger budget (trainer.total_steps=200_000, offline:
 trainer.total_updates=…) extends a completed run, algo.gamma=0.9 changes the algorithm, logger=[tensorboard]
-chooses other loggers. Its groups, seed and name stay what they are.""",
+chooses other loggers. Its groups, seed and name stay what they are; its agent goes on in another loop as the start of a
+new run: rlexp … init_from=RUN.""",
     PredictOptions: """\
 rlexp predict RUN [OPTION=VALUE…] [KEY=VALUE…]    answer observations with actions
 

@@ -31,8 +31,10 @@ class Policy:
         by_dataset: bool = False,
         normalize_reward: bool = False,
         num_envs: int = 1,
+        adopts: bool = False,
     ) -> None:
         self.spec, self.algo, self.device = spec, algo, algo.device
+        self.adopts = adopts  # whether it goes on by the statistics of a dataset that an earlier run had
         self.rescale = algo.unit_actions and spec.action.kind == "continuous"
         self.obs_normalizer = (  # by_dataset: with the fixed statistics of the data that was learned from
             ObsNormalizer(spec.obs, device=self.device, fixed=by_dataset) if normalize_obs or by_dataset else None
@@ -93,6 +95,7 @@ class Policy:
     def load_state_dict(self, state: dict[str, Any], *, acting: bool = False) -> None:
         """Restore what :meth:`state_dict` gave; ``acting``: only what acting needs."""
         self.algo.load_state_dict(state["algo"], acting=acting)
+        self._adopt_statistics(state["obs_normalizer"])
         normalizers: dict[str, Any] = {"obs": self.obs_normalizer}
         if not acting:
             normalizers["reward"] = self.reward_normalizer
@@ -104,6 +107,28 @@ class Policy:
                 raise CheckpointError(f"The checkpoint was trained {had} env.normalize_{what}{other}: leave it so.")
             if normalizer is not None:
                 normalizer.load_state_dict(saved)
+
+    def start_from(self, state: dict[str, Any]) -> None:
+        """Take over what the agent of another run has learned: networks, targets, optimizers and statistics.
+
+        Not its random numbers, and nothing of the episodes that were running.
+        """
+        saved, mine = state["reward_normalizer"], self.reward_normalizer
+        if (saved is None) != (mine is None):
+            raise CheckpointError(f"it learned {'without' if saved is None else 'with'} env.normalize_reward")
+        self.load_state_dict(state, acting=True)
+        if mine is not None:
+            mine.load_state_dict(saved | {"returns": np.zeros_like(mine.returns)})
+
+    def _adopt_statistics(self, saved: dict[str, Any] | None) -> None:
+        """Fixed statistics of a dataset stay with the agent, also where it goes on without that dataset."""
+        if self.obs_normalizer is None and self.adopts and saved is not None and saved.get("fixed"):
+            self.obs_normalizer = ObsNormalizer(self.spec.obs, device=self.device, fixed=True)
+        elif self.obs_normalizer is not None and saved is not None:
+            fixed = saved.get("fixed", self.obs_normalizer.fixed)  # not in the first checkpoints of this format
+            if fixed != self.obs_normalizer.fixed:
+                had, has = ("the fixed statistics of a dataset", "running ones")[:: 1 if fixed else -1]
+                raise CheckpointError(f"Its observations were normalised by {had}, and here by {has}: leave it so.")
 
 
 def batch_map(fn: Any, batch: Batch) -> Batch:

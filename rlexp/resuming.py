@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 
 from rlexp.config.compose import compose
+from rlexp.config.continuing import other_loop
+from rlexp.config.differences import differences
 from rlexp.config.overrides import apply_overrides, parse_override, refuse_kept
 from rlexp.config.trust import Trust
 from rlexp.run_dir import RunDir
@@ -33,7 +34,10 @@ def resume_run(
     larger budget, another threshold) give it something to do.
     """
     run_dir = RunDir.open(path)
-    config = _changed(run_dir.config, list(overrides))
+    overrides = list(overrides)
+    if refusal := other_loop(run_dir.config, overrides, run_dir.path):
+        raise refusal
+    config = _changed(run_dir.config, overrides)
     changes = list(differences(run_dir.config, config))
     before, now = (_settings(each.get("trainer")) for each in (run_dir.config, config))
     goes_on = run_dir.state() != "completed" or any(now.get(name) != before.get(name) for name in STOPPING_FIELDS)
@@ -45,18 +49,6 @@ def resume_run(
         print(f"{run_dir.path} is completed{idle}. To extend it, give a larger budget, e.g. {_budget(now)}=…")
         return run_dir.summary()
     return runner.resume(run_dir, command, changes=changes, which=checkpoint)
-
-
-def differences(before: dict[str, Any], after: dict[str, Any], where: str = "") -> Iterator[str]:
-    """``algo.gamma 0.99 → 0.9`` for every setting that differs between two configs."""
-    for key in {**before, **after}:
-        old, new = before.get(key), after.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            yield from differences(old, new, f"{where}{key}.")
-        elif old != new and where == "logger.":
-            yield f"logger.{key} {'added' if old is None else 'removed'}"
-        elif old != new:
-            yield f"{where}{key} {_text(old)} → {_text(new)}"
 
 
 def _changed(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
@@ -74,11 +66,9 @@ def _changed(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
 
 
 def _budget(trainer: dict[str, Any]) -> str:
+    if trainer.get("total_epochs") is not None:
+        return "trainer.total_epochs"
     return "trainer.total_updates" if "total_updates" in trainer else "trainer.total_steps"
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _settings(node: Any) -> dict[str, Any]:

@@ -68,8 +68,12 @@ class RunDir:
         *,
         decisions: Mapping[str, Any] | None = None,
         group: str | None = None,
+        origin: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Start a run in ``path``, which may hold other things (Hydra's) but no run. The lock is held on return."""
+        """Start a run in ``path``, which may hold other things (Hydra's) but no run. The lock is held on return.
+
+        ``origin`` is where its agent comes from, if it does not begin with an untrained one.
+        """
         path = Path(path).absolute()
         text = files.config_bytes(config)
         run = cls(path, config, {})
@@ -95,6 +99,7 @@ class RunDir:
                 "wandb_id": run_id if "wandb" in (config.get("logger") or {}) else None,
                 "decisions": dict(decisions or {}),
                 "resumes": [],
+                **({} if origin is None else {"init_from": dict(origin)}),
                 **provenance(),
             }
             run.checkpoints.owner = run_id

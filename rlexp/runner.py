@@ -1,6 +1,6 @@
 """The Runner: from a checked config to a trained policy and a run directory.
 
-It builds the components, refuses what cannot work before anything is written, decides on compiling and threads,
+It builds the components, refuses what cannot work before anything is written, has compiling and threads decided,
 dispatches to the loop that the config names, and closes the run truthfully however it ends.
 """
 
@@ -19,34 +19,30 @@ import torch
 from rlexp.algos.base import Algorithm
 from rlexp.buffers import ReplayBuffer, RolloutBuffer
 from rlexp.callbacks import Callback
-from rlexp.compat import check_compatible, check_env_settings
-from rlexp.compiling import compiler_problem
+from rlexp.compat import check_compatible, check_env_settings, check_evaluator
 from rlexp.config.check import build, check_config
 from rlexp.config.component import registered_name
 from rlexp.config.trust import EVERYTHING, Trust, own_packages
 from rlexp.contracts import check_kinds
 from rlexp.datasets import Dataset, Transitions
 from rlexp.datasets.settings import ObsScaling
+from rlexp.decisions import apply_decisions, decide, resolve_device, saved_decisions
 from rlexp.envs import DatasetEnv, GymEnv
 from rlexp.envs.goals import achieved_is_hidden
 from rlexp.envs.scores import reference_of
-from rlexp.errors import CheckpointError, ConfigError, DataError, RunError
-from rlexp.evaluation import Evaluator
+from rlexp.errors import ConfigError, DataError
+from rlexp.evaluators import EvaluationMethod, InEnvironment
 from rlexp.loggers import Console, LoggerSet, RunInfo
-from rlexp.machine import check_fits, cpu_count
+from rlexp.loggers.format import short_path
+from rlexp.machine import check_fits
 from rlexp.models import Model, Network
 from rlexp.models.checked import CheckedModel
 from rlexp.policy import Policy
 from rlexp.recorder import Recorder
+from rlexp.restoring import begin, go_on, load_to_act, take_over
 from rlexp.run_dir import RunDir
-from rlexp.trainers.base import STOPPING_FIELDS, Interrupted, Trainer, Workspace
-
-# What restoring a state of other networks, spaces or environments (or a stranger's state of anything) can raise.
-MISFITS = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, AttributeError, AssertionError,
-           MemoryError)  # fmt: skip
-MAX_THREADS = 1024  # of a loaded run: OpenMP ends the process if it cannot start them
-LARGE_NETWORK = 50_000  # parameters; below that one thread is faster than several
-COMPILE_PAYS_AFTER = {"small": 12_000, "large": 4_000}  # planned updates, by network; it costs what so many save
+from rlexp.starting import Origin, Start, open_start
+from rlexp.trainers.base import Interrupted, Trainer, Workspace
 
 
 class Runner:
@@ -69,6 +65,9 @@ class Runner:
         self.buffer: ReplayBuffer | RolloutBuffer = build("buffer", config["buffer"], trust)
         self.trainer: Trainer = build("trainer", config["trainer"], trust)
         self.dataset: Dataset | None = None if config["dataset"] is None else build("dataset", config["dataset"], trust)
+        self.evaluator: EvaluationMethod = (
+            InEnvironment() if config["evaluator"] is None else build("evaluator", config["evaluator"], trust)
+        )
         self.callbacks: list[Callback] = [
             build(f"trainer.callbacks[{i}]", node, trust)
             for i, node in enumerate(config["trainer"].get("callbacks") or [])
@@ -81,6 +80,7 @@ class Runner:
             self.buffer,
             self.trainer,
             self.dataset,
+            self.evaluator,
             self.loggers,
             self.callbacks,
         )
@@ -95,14 +95,16 @@ class Runner:
         self.spec = self.env.spec()
         check_env_settings(self.env, self.trainer, self.dataset)
         check_compatible(self.algo_name, self.algo, self.trainer, self.buffer, self.dataset, self.spec)
+        check_evaluator(self.evaluator, self.algo, self.dataset)
 
     def _without_environment(self, env: DatasetEnv) -> None:
-        """The data say the spaces, which the run keeps; there is nothing to evaluate in."""
+        """The data say the spaces, which the run keeps; there is nothing to play in, so data evaluate or nobody."""
         if self.trainer.loop != "offline":
             raise ConfigError(f"The {self.trainer.loop} loop steps an environment, but env=from_dataset has none.")
         env.fill(self.dataset)
-        self.trainer.eval_episodes = 0
-        self.config["env"]["spaces"], self.config["trainer"]["eval_episodes"] = env.spaces, 0
+        self.config["env"]["spaces"] = env.spaces
+        if not self.evaluator.needs_data:
+            self.trainer.eval_episodes = self.config["trainer"]["eval_episodes"] = 0
 
     # ---- the three ways to use it
 
@@ -112,26 +114,26 @@ class Runner:
             self._setup_algo()
         policy = self._policy(to_learn=False)
         if state is not None:
-            try:
-                policy.load_state_dict(state, acting=True)
-            except (CheckpointError, *MISFITS) as error:
-                raise CheckpointError(
-                    f"The checkpoint {source} does not fit the config ({_short(error)}). "
-                    "Leave out the overrides that change networks or spaces."
-                ) from error
+            load_to_act(policy, state, source)
         return policy
 
     def train(self, path: Path | str, command: Sequence[str] = (), group: str | None = None) -> dict[str, Any]:
         """Train from the beginning in a new run directory; returns the summary."""
         with self._console() as console:
+            start = None if self.config["init_from"] is None else open_start(self.config, self.spec)
             self._data = self._load_dataset(console)
             self.check_memory()
             with self._attached():
                 decisions = self._decide(console)
                 self._say_memory(console)
                 self._warn_of_hidden_goal(console)
-                with RunDir.create(path, self.config, command, decisions=decisions, group=group) as run_dir:
-                    return self._run(run_dir, console)
+                if start is not None:
+                    self._try_on(start, console)
+                origin = None if start is None else start.origin.to_dict()
+                with RunDir.create(
+                    path, self.config, command, decisions=decisions, group=group, origin=origin
+                ) as run_dir:
+                    return self._run(run_dir, console, start=start)
 
     def resume(
         self, run_dir: RunDir, command: Sequence[str] = (), *, changes: Sequence[str] = (), which: str = "last"
@@ -141,11 +143,11 @@ class Runner:
             self._data = self._load_dataset(console)
             self.check_memory()
             with self._attached():
-                decisions = self._saved_decisions(run_dir)
+                decisions = saved_decisions(run_dir)
                 if self.config["device"] == "auto":
                     self.device = resolve_device(decisions["device"])
                 self._setup_algo()
-                self._apply_decisions(decisions, console)
+                apply_decisions(decisions, self.algo, console)
                 return self._run(run_dir, console, resumed=True, changes=changes, which=which, command=command)
 
     # ---- inside
@@ -175,6 +177,7 @@ class Runner:
             by_dataset=getattr(self.dataset, "obs", None) is ObsScaling.standardize,
             normalize_reward=normalize_reward,
             num_envs=self.env.num_envs,
+            adopts=self.config["init_from"] is not None,
         )
 
     def _load_dataset(self, console: Console) -> Transitions | None:
@@ -227,39 +230,21 @@ class Runner:
         autocast = torch.bfloat16 if self.config["precision"] == "bfloat16" else None
         self.algo.setup(self.spec, self.model, device=self.device, seed=self.seed, autocast=autocast)
 
+    def _try_on(self, start: Start, console: Console) -> None:
+        """Whether the agent to start with fits this run's networks, before anything is written."""
+        take_over(start, self._policy(to_learn=True), self.config)
+        self.config["init_from"] = start.origin.path
+        origin = start.origin
+        console.note(f"Starting with the agent of {short_path(origin.path)}: curves go on at {origin.step:,}.")
+
     def _decide(self, console: Console) -> dict[str, Any]:
-        """Compile or not, and how many threads: from the plan alone, never from timings, so that it can be repeated."""
         self._setup_algo()
-        size = "large" if self.algo.count_parameters() >= LARGE_NETWORK else "small"
-        wanted, threads = self.config["compile"], self.config["threads"]
+        if self._data is not None:
+            self.trainer.plan(len(self._data))
         planned = self.trainer.planned_updates(self.algo, self.env.num_envs)
-        compiled = planned >= COMPILE_PAYS_AFTER[size] if wanted == "auto" else bool(wanted)
-        if wanted == "auto" and self.algo.retraces():
-            compiled = False
-        if compiled and (problem := compiler_problem(self.device)):
-            console.warn(f"Updates are not compiled: {problem}.")
-            compiled = False
-        if threads == "auto":
-            threads = cpu_count() if size == "large" else 1
-        decisions = {"compile": compiled, "threads": threads, "device": str(self.device)}
-        self._apply_decisions(decisions, console)
+        decisions = decide(self.config, self.algo, planned, console)
+        apply_decisions(decisions, self.algo, console)
         return decisions
-
-    def _saved_decisions(self, run_dir: RunDir) -> dict[str, Any]:
-        decisions = run_dir.info["decisions"]
-        compiled, threads = decisions.get("compile"), decisions.get("threads")
-        good = isinstance(compiled, bool) and isinstance(decisions.get("device"), str)
-        if not good or type(threads) is not int or not 1 <= threads <= MAX_THREADS:
-            raise RunError(f"The decisions in {run_dir.path / 'run.json'} are damaged. Restore it from a copy.")
-        return decisions
-
-    def _apply_decisions(self, decisions: dict[str, Any], console: Console) -> None:
-        torch.set_num_threads(decisions["threads"])
-        if decisions["compile"] and (problem := compiler_problem(self.device)):  # resumed on another machine
-            console.warn(f"Updates are no longer compiled: {problem}. Numbers may differ in their last digits.")
-        elif decisions["compile"]:
-            console.note("The updates are compiled: the first ones take some seconds (compile=false avoids it).")
-            self.algo.compile_phases()
 
     def _run(
         self,
@@ -270,10 +255,12 @@ class Runner:
         changes: Sequence[str] = (),
         which: str = "last",
         command: Sequence[str] = (),
+        start: Start | None = None,
     ) -> dict[str, Any]:
         trainer, policy = self.trainer, self._policy(to_learn=True)
         loggers = LoggerSet(self.loggers, console.warn)
-        evaluator = Evaluator(self.env, warn=console.warn)
+        evaluator, origin = self.evaluator, Origin.from_info(run_dir)
+        evaluator.begin(self.env, self.model, console.warn)
         work = Workspace(
             env=self.env,
             policy=policy,
@@ -284,6 +271,8 @@ class Runner:
             seed=self.seed,
             dataset=self._data,
             dataset_hash=None if self._data is None else self._data.sha256,
+            reward_map=(1.0, 0.0) if origin is None else origin.reward_map,
+            origin=origin,
             callbacks=self.callbacks,
         )
         self._data = None  # the trainer takes it into its memory; nobody else shall keep it
@@ -294,15 +283,16 @@ class Runner:
         try:
             trainer.bind(work)
             info = self._info(run_dir, resumed)
-            self._restore(run_dir, trainer, info, resumed, which)
             if resumed:
+                go_on(trainer, run_dir, self.config, info, which)
                 run_dir.record_resume(command, self.config if changes else None)
                 begun = True
+            else:
+                begin(trainer, self.config, start)
             if changes:
                 console.note(f"Changed from here on: {', '.join(changes)}.")
             run_dir.set_status("running")
             loggers.open(info)
-            best = trainer.best_eval["return_mean"] if trainer.best_eval else None
             console.start(
                 info,
                 device=str(self.device),
@@ -310,7 +300,7 @@ class Runner:
                 total=trainer.budget,
                 unit=trainer.unit,
                 done=trainer.clock,
-                best=best,
+                best=trainer.best_score,
             )
             with catching_signals(work):
                 trainer.train()
@@ -336,48 +326,6 @@ class Runner:
                 console.finish(summary, _paths(run_dir) | places, own_packages(self.config))
         return summary
 
-    def _restore(self, run_dir: RunDir, trainer: Trainer, info: RunInfo, resumed: bool, which: str) -> None:
-        checkpoint = run_dir.go_on_from(which) if resumed else None
-        if checkpoint is None:
-            if resumed and run_dir.state() in ("completed", "interrupted"):
-                raise RunError(
-                    f"{run_dir.path} was {run_dir.state()}, but its checkpoints are gone, so there is nothing to go on "
-                    "from. Put the folder checkpoints back."
-                )
-            if resumed:
-                info.skip_rows = run_dir.high_water
-                run_dir.truncate(0)
-            trainer.start_fresh()
-            return
-        try:
-            trainer.load_state_dict(checkpoint.tree, checkpoint.segments)
-        except (CheckpointError, *MISFITS) as error:
-            kind = CheckpointError if isinstance(error, CheckpointError) else RunError
-            raise kind(
-                f"The checkpoint {checkpoint.path} does not fit the config of the run ({_short(error)}). "
-                "Resume without the overrides that change networks, spaces or the loop."
-            ) from error
-        before = checkpoint.config.get("trainer")
-        if not isinstance(before, dict):
-            raise CheckpointError(f"The config of the checkpoint {checkpoint.path} has no trainer. Use another one.")
-        self._refuse_spent_budget(trainer, before)
-        if trainer.at_best:
-            run_dir.mark_best(checkpoint.path)  # a kill may have come before the link moved
-        if any(self.config["trainer"].get(name) != before.get(name) for name in STOPPING_FIELDS):
-            trainer.stop_reason = None  # a larger budget or another threshold decides anew
-        info.skip_rows = run_dir.high_water
-        run_dir.truncate(checkpoint.tree["progress"]["rows"])
-
-    def _refuse_spent_budget(self, trainer: Trainer, before: dict[str, Any]) -> None:
-        """A new budget that is not beyond what is done would end the run without a word."""
-        name = "total_updates" if trainer.unit == "updates" else "total_steps"
-        budget = self.config["trainer"].get(name)
-        if budget != before.get(name) and trainer.clock >= trainer.budget:
-            raise RunError(
-                f"{trainer.clock:,} {trainer.unit} are done, so the budget of trainer.{name}={budget} is already "
-                "spent. Give a larger one."
-            )
-
     def _info(self, run_dir: RunDir, resumed: bool) -> RunInfo:
         return RunInfo(
             path=run_dir.path,
@@ -389,7 +337,7 @@ class Runner:
             run_id=run_dir.info["run_id"],
             group=run_dir.info.get("group"),
             resumed=resumed,
-            step_key="updates" if self.trainer.unit == "updates" else "env_steps",
+            step_key=self.trainer.step_key,
         )
 
     def _summary(self, trainer: Trainer, status: str, signalled: str | None) -> dict[str, Any]:
@@ -409,32 +357,13 @@ class Runner:
             "best_eval": trainer.best_eval,
         }
         reference = reference_of(self.spec.id, self.env.reference_returns)
-        if reference is not None and trainer.last_eval is not None and trainer.best_eval is not None:
+        last, best = trainer.last_eval or {}, trainer.best_eval or {}
+        if reference is not None and "return_mean" in last and "return_mean" in best:
             # The last score is what the run gives; the best one was chosen by looking, which offline nobody can.
-            summary["normalized_score"] = reference.score(trainer.last_eval["return_mean"])
-            summary["best_normalized_score"] = reference.score(trainer.best_eval["return_mean"])
+            summary["normalized_score"] = reference.score(last["return_mean"])
+            summary["best_normalized_score"] = reference.score(best["return_mean"])
             summary["score_reference"] = reference.to_dict()
         return summary
-
-
-def resolve_device(name: str) -> torch.device:
-    """``auto`` is the first GPU if there is one, else the CPU."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-        torch.Generator(device)  # what has no random numbers, such as meta, cannot train
-    except (RuntimeError, AssertionError, ImportError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise ConfigError(f"device={name} cannot be used here: {reason}. Use device=auto or device=cpu.") from error
-    return device
-
-
-def _short(error: Exception) -> str:
-    """The telling line of an error; torch puts a heading and every other tensor around it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[1] if len(lines) > 1 else lines[0] if lines else type(error).__name__).rstrip(".")
 
 
 def trainer_reason(trainer: Trainer) -> str | None:

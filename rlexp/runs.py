@@ -8,6 +8,7 @@ from typing import Any
 
 from rlexp.config.component import snake_case
 from rlexp.errors import RlexpError
+from rlexp.loggers.format import outcome
 from rlexp.run_dir import RunDir
 
 MAX_DEPTH = 3  # outputs/NAME, outputs/SWEEP/JOB
@@ -33,7 +34,7 @@ def _entry(path: Path) -> dict[str, Any]:
         summary = _so_far(run) if state in ("running", "killed") else run.summary()
         for key in ("eval", "best_eval"):
             if summary.get(key) is not None:
-                _check_numbers(summary[key], ("return_mean", "return_std"))
+                _check_evaluation(summary[key])
         if summary:
             _check_numbers(summary, ("env_steps", "updates", "wall_time_s"))
         return {"seed": run.config.get("seed"), **summary, "name": str(path), "status": state}
@@ -48,15 +49,23 @@ def _so_far(run: RunDir) -> dict[str, Any]:
     row: dict[str, Any] = {"env_steps": 0, "updates": 0, "time_s": 0.0}
     for each in run.latest_rows():
         row |= each
-    evaluated = {name: row[f"eval/{name}"] for name in ("return_mean", "return_std") if f"eval/{name}" in row}
+    evaluated = {name.removeprefix("eval/"): value for name, value in row.items() if name.startswith("eval/")}
     return {
         "algo": snake_case(algo),
         "env": parts.get("env", {}).get("id", ""),
         "env_steps": row["env_steps"],
         "updates": row["updates"],
         "wall_time_s": row["time_s"],
-        "eval": evaluated or None,
+        "eval": evaluated if outcome(evaluated) else None,
     }
+
+
+def _check_evaluation(result: Any) -> None:
+    found = outcome(result) if isinstance(result, dict) else None
+    if found is None:
+        raise ValueError("summary.json has an evaluation without a result")
+    name, value, std = found
+    _check_numbers({f"return {name}": value, "return deviation": std}, (f"return {name}", "return deviation"))
 
 
 def _check_numbers(values: Any, names: Iterable[str]) -> None:

@@ -31,7 +31,7 @@ from rlexp.config.component import target_of
 from rlexp.config.compose import COMPOSITION_ERRORS, CONFIG_MODULE, explain, plain_config, register
 from rlexp.config.overrides import parse_override
 from rlexp.errors import ConfigError, RlexpError, RunError
-from rlexp.loggers.format import printable, short_path
+from rlexp.loggers.format import outcome, printable, short_path
 from rlexp.loggers.tables import print_sweep
 from rlexp.run_dir import RunDir
 from rlexp.runs import find_runs
@@ -104,7 +104,8 @@ class Task:
             print(f"error: {label}:", file=sys.stderr)
             traceback.print_exc()
             return None
-        return summary["eval"]["return_mean"] if summary["eval"] else None
+        found = outcome(summary["eval"]) if summary["eval"] else None
+        return None if found is None else found[1]
 
 
 class _Sweep:

@@ -120,6 +120,10 @@ class Algorithm(ABC):
     def update(self, batch: Any) -> Update:
         """Learn from a :class:`Batch` (on-policy: a whole :class:`Rollout`)."""
 
+    def action_value(self, obs: Obs, action: Tensor) -> Tensor:
+        """Q(s, a), [B], as the policy is improved by it; only where an algorithm learns one."""
+        raise NotImplementedError(f"{type(self).__name__} learns no Q(s, a)")
+
     def reset_carry(self, carry: Tensor | None, ended: Tensor) -> Tensor | None:
         """The carry with the rows whose episode ended set to the start of an episode; ``ended`` is bool [N]."""
         return None if carry is None else carry.masked_fill(ended.to(carry.device).unsqueeze(-1), 0.0)

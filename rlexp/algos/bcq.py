@@ -105,6 +105,10 @@ class BCQ(OffPolicyAlgorithm):
         best = values_of_samples(self.critic, obs, actions)[0].argmax(0)  # [N]
         return Act(torch.take_along_dim(actions, best.view(1, -1, 1), 0)[0])
 
+    def action_value(self, obs: Obs, action: Tensor) -> Tensor:
+        """min_i Q_i(s, a), [B]."""
+        return self.critic(obs, action)[..., 0].amin(0)
+
     # ---- learning
 
     def update(self, batch: Batch) -> Update:

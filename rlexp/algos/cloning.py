@@ -155,6 +155,10 @@ class CriticCloning(Cloning):
         q = critic(obs)  # [n, B, A]
         return q.gather(-1, action.expand(q.shape[0], -1).unsqueeze(-1))[..., 0]
 
+    def action_value(self, obs: Obs, action: Tensor) -> Tensor:
+        """min_i Q_i(s, a), [B]."""
+        return self.q(self.critic, obs, action).amin(0)
+
     def q_of_samples(self, critic: nn.Module, obs: Obs, actions: Tensor) -> Tensor:
         """min_i Q_i(s, a_j) for several actions [m, B, …] of each state, [m, B]."""
         if self.discrete:

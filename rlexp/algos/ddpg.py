@@ -84,6 +84,10 @@ class DDPG(DeterministicPolicy):
             return self.critic.first_of(obs, action)[..., 0]
         return self.q(obs, action)[0]
 
+    def action_value(self, obs: Obs, action: Tensor) -> Tensor:
+        """min_i Q_i(s, a), [B]."""
+        return self.q(obs, action).amin(0)
+
     def update(self, batch: Batch) -> Update:
         """Critics; now and then the actor, and all targets with it."""
         self.updates += 1

@@ -71,6 +71,10 @@ class DiscreteSAC(SAC):
         q = self.critic(batch.obs)  # [n, B, A]
         return q.gather(-1, batch.action.expand(q.shape[0], -1).unsqueeze(-1))[..., 0]
 
+    def action_value(self, obs: Obs, action: Tensor) -> Tensor:
+        """min_i Q_i(s, a), [B]."""
+        return self.critic(obs).amin(0).gather(-1, action.unsqueeze(-1))[..., 0]
+
     def next_value(self, next_obs: Obs, noise: dict[str, Tensor]) -> Tensor:
         """The soft value of the next state by the target critics, [B]."""
         policy = self.policy(next_obs)

@@ -121,6 +121,10 @@ class DQN(OffPolicyAlgorithm):
         """The best possible action [B] by such predictions."""
         return self.masked(self.q_values(head), obs).argmax(-1)
 
+    def action_value(self, obs: Obs, action: Tensor) -> Tensor:
+        """Q(s, a) without noise, [B]."""
+        return value_taken(self.q_values(self.head(self.q, obs, {})), action)
+
     # ---- acting and learning
 
     def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:

@@ -161,6 +161,10 @@ class SAC(StochasticPolicy, OffPolicyAlgorithm):
         """Q_i(s, a) of the actions in the batch, [n, B]."""
         return self.critic(batch.obs, batch.action)[..., 0]
 
+    def action_value(self, obs: Obs, action: Tensor) -> Tensor:
+        """Q(s, a) as the actor follows it, [B]."""
+        return self.reduce_actor(self.critic(obs, action).mean(-1))
+
     def next_value(self, next_obs: Obs, noise: dict[str, Tensor]) -> Tensor:
         """The soft value of the next state by the target critics, [B]."""
         action, log_prob = self.policy(next_obs).sample_with_log_prob(noise["next_action"])

@@ -108,7 +108,8 @@ class ReplayBuffer(RingState):
         self._rows = 0  # rows ever added: the absolute number of the next one
         self._cursor = 0  # where that one goes: `_rows` modulo the ring
         self._missing = 0  # rows announced by load_state_dict and not yet loaded
-        self._sources: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # of a dataset put together of several
+        self._sources: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # of a dataset with weighted sources
+        self._source_ends: np.ndarray | None = None  # rows at which the sources of a dataset end, if it has several
         self.map_rewards(1.0, 0.0)
         self.derive(())
         self.set_gamma(gamma)
@@ -271,7 +272,10 @@ class ReplayBuffer(RingState):
         """
         count = len(data)
         if data.sources:
-            rows, weights = (np.array(column) for column in zip(*data.sources))
+            rows = np.array([size for size, _ in data.sources])
+            self._source_ends = np.cumsum(rows)
+        if data.sources and data.sources[0][1] is not None:
+            weights = np.array([weight for _, weight in data.sources], np.float64)
             bounds = np.concatenate([[0.0], np.cumsum(weights / weights.sum())])
             self._sources = (np.cumsum(rows) - rows, rows, bounds)
         if self._num_envs != 1 or self._rows or self._extra_rows:
@@ -336,6 +340,13 @@ class ReplayBuffer(RingState):
         source = np.searchsorted(bounds[1:-1], chance, "right")
         within = (chance - bounds[source]) / (bounds[source + 1] - bounds[source])
         return first[source] + np.minimum((within * rows[source]).astype(np.int64), rows[source] - 1)
+
+    def source_counts(self, index: np.ndarray) -> np.ndarray:
+        """How many of the transitions at these places come from each source of the dataset; empty if it is one."""
+        if self._source_ends is None:
+            return np.zeros(0, np.int64)
+        source = np.searchsorted(self._source_ends, index, "right")
+        return np.bincount(source, minlength=len(self._source_ends))
 
     def gather(self, index: np.ndarray, weight: np.ndarray | None = None) -> Batch:
         """The batch of the transitions at flat places ``index`` (row in the ring · N + environment)."""

@@ -36,7 +36,7 @@ def overrides_of(
     for name in settings:
         if name not in KEYWORDS:
             raise ConfigError(_not_a_keyword(who, name, settings[name], given))
-    return [*given, *(f"{name}={_quoted(value)}" for name, value in settings.items())]
+    return [*given, *(f"{name}={quoted(value)}" for name, value in settings.items())]
 
 
 def check_factory(who: str, env: Any) -> None:
@@ -75,7 +75,7 @@ def _not_a_keyword(who: str, name: str, value: Any, given: list[str]) -> str:
     config = compose(given)
     for group in GROUPS:
         if name in (config[group] or {}):
-            return f'{who}: write {name}={value!r} as on the command line: {who}("{group}.{name}={_quoted(value)}", …).'
+            return f'{who}: write {name}={value!r} as on the command line: {who}("{group}.{name}={quoted(value)}", …).'
     return f"{who} has no argument {name!r}.{suggest(name, ('env', *KEYWORDS))}"
 
 
@@ -91,11 +91,13 @@ def _registered(text: str) -> bool:
     return True
 
 
-def _quoted(value: Any) -> str:
+def quoted(value: Any) -> str:
     """A value as Hydra's grammar has it."""
     if isinstance(value, str):
         escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), value)
-        return value if re.fullmatch(r"[A-Za-z][A-Za-z_-]*", value) and value.lower() not in _WORDS else f"'{escaped}'"
+        return value if re.fullmatch(r"[A-Za-z/][\w./-]*", value) and value.lower() not in _WORDS else f"'{escaped}'"
     if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(_quoted, value))}]"
+        return f"[{','.join(map(quoted, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{quoted(each)}' for key, each in value.items())}}}"
     return "null" if value is None else str(value)

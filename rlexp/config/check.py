@@ -24,8 +24,8 @@ from rlexp.config.trust import EVERYTHING, Trust, check_env, locate, require_com
 from rlexp.errors import ConfigError, UntrustedError
 from rlexp.schedules import Schedule
 
-GROUPS = ("algo", "model", "buffer", "env", "dataset", "trainer")  # each one node of the config
-OPTIONAL_GROUPS = ("dataset",)
+GROUPS = ("algo", "model", "buffer", "env", "dataset", "trainer", "evaluator")  # each one node of the config
+OPTIONAL_GROUPS = ("dataset", "evaluator")  # without an evaluator, which older runs do not name: the environment
 HYDRA_KEYS = {"_args_", "_partial_", "_recursive_", "_convert_"}  # would change what instantiate() does with a node
 
 
@@ -40,12 +40,14 @@ class Root:
     threads: Any = "auto"  # torch threads: auto or a number
     precision: str = "float32"  # of the matrix products in updates: float32 or bfloat16
     progress: str = "auto"  # what the terminal shows: auto, rich, plain, none
+    init_from: str | None = None  # run or checkpoint whose agent the run starts with; null: an untrained one
     algo: Any = None
     model: Any = None
     buffer: Any = None
     env: Any = None
     dataset: Any = None
     trainer: Any = None
+    evaluator: Any = None
     logger: dict[str, Any] = field(default_factory=dict)  # several may stand side by side
 
 

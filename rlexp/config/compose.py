@@ -27,7 +27,7 @@ CONFIG_MODULE = "rlexp.conf"
 CONFIG_DIR_VARIABLE = "RLEXP_CONFIG_DIR"  # a folder of the user's own YAML, added to the search path
 CHOICE_GROUPS = (*GROUPS, "logger", "zoo")  # in the order `rlexp list` shows them
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, AssertionError, ValueError)  # Hydra raises all of these
-COMPONENT_PACKAGES = ("algos", "buffers", "contrib", "datasets", "envs", "loggers", "models", "trainers")
+COMPONENT_PACKAGES = ("algos", "buffers", "contrib", "datasets", "envs", "evaluators", "loggers", "models", "trainers")
 
 
 def register() -> None:

@@ -23,6 +23,8 @@ KEPT = {  # what a saved run cannot exchange, and why
     **dict.fromkeys(("compile", "threads", "precision"), _DIGITS),
     "trainer.best_episodes": "its random numbers choose among these episodes",
     "buffer.alpha": "the priorities in its checkpoints are of that power",
+    "evaluator": "its best checkpoint was chosen by it",
+    "init_from": "it began with that agent",
     "zoo": "it was composed when it began",
     "seed": "its random numbers go on where they stopped",
     "name": "it is the name of its folder",

@@ -75,7 +75,7 @@ def own_packages(config: Any) -> list[str]:
 
 
 def without_strangers(config: dict[str, Any], trust: Trust) -> dict[str, Any]:
-    """The config without callbacks and loggers of packages that are not trusted: who only acts runs neither."""
+    """The config without callbacks, loggers and evaluator of packages that are not trusted: who acts runs none."""
 
     def stranger(node: Any) -> bool:
         target = node.get("_target_") if isinstance(node, dict) else None
@@ -86,6 +86,8 @@ def without_strangers(config: dict[str, Any], trust: Trust) -> dict[str, Any]:
     if isinstance(trainer, dict) and isinstance(trainer.get("callbacks"), list):
         kept = [node for node in trainer["callbacks"] if not stranger(node)]
         config = config | {"trainer": trainer | {"callbacks": kept}}
+    if stranger(config.get("evaluator")):
+        config = config | {"evaluator": None}
     if isinstance(loggers, dict):
         config = config | {"logger": {name: node for name, node in loggers.items() if not stranger(node)}}
     return config

@@ -75,7 +75,8 @@ class CombinedDataset(DatasetSettings):
             loaded.append(part.load(env))
         sizes = [len(data) for data in loaded]
         data = self.prepared(joined(loaded), env.spec(), "the combined dataset")
-        return replace(data, sources=tuple(zip(sizes, self.weights)))
+        weights: list[float] | list[None] = self.weights or [None] * len(sizes)
+        return replace(data, sources=tuple(zip(sizes, weights)))
 
     def spaces(self, limit: float | None = None) -> EnvSpec:
         """Wide enough for all sources."""

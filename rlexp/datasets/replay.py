@@ -73,7 +73,7 @@ class RunDataset(DatasetSettings):
 
     def spaces(self, limit: float | None = None) -> EnvSpec:
         """Those that the first run's checkpoint was made for."""
-        from rlexp.loading import find_checkpoint
+        from rlexp.starting import find_checkpoint
 
         runs = run_folders(Path(self.path).expanduser())
         if not runs:

@@ -11,6 +11,8 @@ from typing import Any
 from rlexp.datasets.random import cache_directory
 from rlexp.errors import ConfigError
 
+UNTRAINED = ("progress", "logger", "evaluator", "init_from")  # settings of a preset that change nothing it learns
+
 
 def preset_config(zoo: str | None, seed: int) -> dict[str, Any]:
     """The config that a preset is trained with."""
@@ -26,7 +28,7 @@ def preset_config(zoo: str | None, seed: int) -> dict[str, Any]:
 
 def preset_folder(zoo: str | None, seed: int) -> Path:
     """Where the run lies, or will: named by the whole config of the training."""
-    config = {key: value for key, value in preset_config(zoo, seed).items() if key not in ("progress", "logger")}
+    config = {key: value for key, value in preset_config(zoo, seed).items() if key not in UNTRAINED}
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
     return cache_directory() / "datasets" / f"replay-{zoo}-{digest[:16]}"
 

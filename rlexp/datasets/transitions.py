@@ -45,7 +45,9 @@ class Transitions:
     doubt: str | None = None  # what may be wrong with the data, told before training
     reward_scale: float = 1.0  # rewards are learned from as reward · scale + shift
     reward_shift: float = 0.0
-    sources: tuple[tuple[int, float], ...] = ()  # rows of each source, one after another, and how likely it is sampled
+    sources: tuple[
+        tuple[int, float | None], ...
+    ] = ()  # rows of each source, in order; how likely it is (None: by rows)
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -160,6 +162,10 @@ class Transitions:
         first = np.zeros(len(self), np.int64)
         first[starts] = starts
         return np.arange(len(self)) - np.maximum.accumulate(first) + 1
+
+    def starts(self) -> np.ndarray:
+        """[E] the rows that episodes begin with; not those after a break, where it is not known what came before."""
+        return np.concatenate([[0], np.flatnonzero((self.terminated | self.truncated)[:-1]) + 1])
 
     def episode_returns(self) -> np.ndarray:
         """[E] the sum of rewards of each whole episode; of pieces, where there is no whole one."""

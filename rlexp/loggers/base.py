@@ -25,7 +25,7 @@ class RunInfo:
     job_type: str | None = None
     resumed: bool = False
     skip_rows: int = 0  # rows below this index were logged before the resume and are not sent again
-    step_key: str | None = None  # the x-axis, "env_steps" or "updates"; None: told from the first row that counts
+    step_key: str | None = None  # the x-axis: env_steps, updates or step; None: told from the first row that counts
 
     def axis(self, row: Row) -> str | None:
         """The key that serves as x-axis, once known: updates where no environment is stepped (offline)."""

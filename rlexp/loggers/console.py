@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from rlexp.errors import ConfigError
 from rlexp.loggers.base import RunInfo
-from rlexp.loggers.format import duration, mean_std, number, short_path
+from rlexp.loggers.format import duration, evaluation_text, number, outcome, short_path
 
 if TYPE_CHECKING:
     from rlexp.loggers.live import LiveDisplay
@@ -72,8 +72,8 @@ class Progress:
     def take(self, row: Mapping[str, Any]) -> None:
         """Remember what a row says."""
         self.results.update({key: value for key, value in row.items() if isinstance(value, int | float)})
-        value = row.get("eval/return_mean")
-        if value is not None and math.isfinite(value):
+        found = outcome(row, "eval/")
+        if found is not None and math.isfinite(value := found[1]):
             self.evals.append(value)
             self.best = value if self.best is None else max(self.best, value)
 
@@ -221,8 +221,8 @@ def plain_line(progress: Progress, row: Mapping[str, Any]) -> str:
     parts = [start]
     if (value := row.get("rollout/return_mean")) is not None:
         parts.append(f"return {number(value)}")
-    if (value := row.get("eval/return_mean")) is not None:
-        parts.append(f"eval {mean_std(value, row.get('eval/return_std'))}")
+    if text := evaluation_text(row, "eval/"):
+        parts.append(f"eval {text}")
     if (value := row.get("eval/success_rate")) is not None:
         parts.append(f"success {value:.0%}")
     if rate := row.get(f"time/{unit}_per_second"):
@@ -279,9 +279,11 @@ def place_text(place: Any) -> str:
 
 
 def _evaluation(result: Mapping[str, Any]) -> str:
-    text = mean_std(result["return_mean"], result.get("return_std"))
+    text = evaluation_text(result)
     if (rate := result.get("success_rate")) is not None:
         text += f", success {rate:.0%}"
+    if states := result.get("states"):
+        text += f" over {states:,} first state{'s' if states != 1 else ''} of the data"
     if episodes := result.get("episodes"):
         text += f" over {episodes:,} episode{'s' if episodes != 1 else ''}"
     if (step := result.get("env_steps") or result.get("updates")) is not None:

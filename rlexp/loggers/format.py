@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -35,6 +36,28 @@ def spread(value: float) -> str:
 def mean_std(mean: float, std: float | None) -> str:
     """``210.0 ± 12``, or the mean alone."""
     return number(mean) if std is None else f"{number(mean)} ± {spread(std)}"
+
+
+def outcome(result: Mapping[str, Any], prefix: str = "") -> tuple[str, float, float | None] | None:
+    """(name, value, deviation) of what an evaluation found: a return, or the value that an estimate names.
+
+    ``prefix`` is that of the keys in a row of metrics, ``eval/``.
+    """
+    if (mean := result.get(f"{prefix}return_mean")) is not None:
+        return "return", mean, result.get(f"{prefix}return_std")
+    for key, value in result.items():
+        if key.startswith(prefix) and f"{key}_std" in result:
+            return key.removeprefix(prefix).replace("_", " "), value, result[f"{key}_std"]
+    return None
+
+
+def evaluation_text(result: Mapping[str, Any], prefix: str = "") -> str:
+    """``210.0 ± 12``, or ``fqe value 31.2 ± 0.4``; empty where there is nothing."""
+    found = outcome(result, prefix)
+    if found is None:
+        return ""
+    name, value, std = found
+    return mean_std(value, std) if name == "return" else f"{name} {mean_std(value, std)}"
 
 
 def duration(seconds: float) -> str:

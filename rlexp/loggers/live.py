@@ -13,7 +13,7 @@ from rich.console import Console as RichConsole
 from rich.live import Live
 from rich.text import Text
 
-from rlexp.loggers.format import mean_std, number, sparkline
+from rlexp.loggers.format import evaluation_text, number, sparkline
 
 if TYPE_CHECKING:
     from rlexp.loggers.console import Line, Progress
@@ -97,8 +97,8 @@ def _results_line(progress: Progress) -> Text:
 
     if (value := results.get("rollout/return_mean")) is not None:
         entry("return", number(value))
-    if (value := results.get("eval/return_mean")) is not None:
-        entry("eval", mean_std(value, results.get("eval/return_std")), "bold cyan")
+    if shown := evaluation_text(results, "eval/"):
+        entry("eval", shown, "bold cyan")
     if progress.best is not None:
         entry("best", number(progress.best), "bold yellow")
     if (value := results.get("eval/success_rate")) is not None:

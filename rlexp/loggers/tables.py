@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rlexp.loggers.console import STATUS, Line, entry, is_terminal, place_text, print_plain
-from rlexp.loggers.format import duration, mean_std, number, printable
+from rlexp.loggers.format import duration, evaluation_text, mean_std, number, printable
 
 STYLES = {status: colour for status, (_, colour) in STATUS.items()} | {"running": "cyan"}
 
@@ -155,4 +155,4 @@ def _count(value: int | None) -> str:
 
 
 def _return(result: Mapping[str, Any] | None) -> str:
-    return mean_std(result["return_mean"], result.get("return_std")) if result else ""
+    return evaluation_text(result) if result else ""

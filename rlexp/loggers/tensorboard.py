@@ -66,7 +66,11 @@ class TensorBoardLogger(Logger):
             for key, value in row.items()
             if key != axis and isinstance(value, Real)
         ]
-        self._write(Event(wall_time=time.time(), step=int(row.get(axis, 0)), summary=Summary(value=scalars)))
+        self._write(
+            Event(
+                wall_time=time.time(), step=int(row.get(axis, row.get("env_steps", 0))), summary=Summary(value=scalars)
+            )
+        )
 
     def close(self, status: str, summary: Mapping[str, Any] | None) -> None:
         """Close the file."""

@@ -101,8 +101,9 @@ class WandbLogger(Logger):
     def _define_axis(self, axis: str) -> None:
         self._run.define_metric("env_steps")
         self._run.define_metric("updates")
+        self._run.define_metric(axis)
         self._run.define_metric("*", step_metric=axis)
-        for key in ("eval/return_mean", "rollout/return_mean"):
+        for key in ("eval/return_mean", "eval/fqe_value", "eval/initial_value", "rollout/return_mean"):
             self._run.define_metric(key, step_metric=axis, summary="last,max")
         self._has_axis = True
 

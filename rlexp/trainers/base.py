@@ -18,14 +18,16 @@ from rlexp.callbacks import Callback
 from rlexp.config.fields import Count, Natural, Positive
 from rlexp.datasets import Transitions
 from rlexp.envs import GymEnv
-from rlexp.evaluation import Evaluation, Evaluator
+from rlexp.evaluation import Evaluation
+from rlexp.evaluators.base import Estimate, EvaluationMethod
 from rlexp.policy import Policy
 from rlexp.recorder import Recorder
 from rlexp.run_dir import RunDir
 from rlexp.seeding import derive_seed
+from rlexp.starting import Origin
 from rlexp.types import Batch, Rollout, Update
 
-STOPPING_FIELDS = ("total_steps", "total_updates", "max_seconds", "stop_return", "patience")  # what can end a run
+STOPPING_FIELDS = ("total_steps", "total_updates", "total_epochs", "max_seconds", "stop_return", "patience")  # of a run
 RECENT_EPISODES = 100  # training episodes whose mean return is reported
 
 
@@ -43,13 +45,14 @@ class Workspace:
     env: GymEnv
     policy: Policy
     buffer: Any
-    evaluator: Evaluator
+    evaluator: EvaluationMethod
     recorder: Recorder
     run_dir: RunDir
     seed: int
     dataset: Transitions | None = None  # until the trainer has taken it into its memory
     reward_map: tuple[float, float] = (1.0, 0.0)  # factor and summand of rewards, as the dataset says
     dataset_hash: str | None = None
+    origin: Origin | None = None  # where the agent comes from, if it has learned in an earlier run
     callbacks: list[Callback] = field(default_factory=list)
     signal_number: int | None = None  # set by a signal handler
 
@@ -73,7 +76,7 @@ class Trainer(ABC):
     eval_episodes: Natural = 10  # episodes of an evaluation; 0: never evaluate
     checkpoint_interval: Natural = 10_000  # steps between checkpoints; 0: only at a new best and at the end
     keep_checkpoints: Count = 2  # newest checkpoints kept, beside the best one
-    stop_return: float | None = None  # stop as soon as an evaluation reaches this mean return
+    stop_return: float | None = None  # stop as soon as an evaluation reaches this mean return (or estimated value)
     patience: Count | None = None  # stop after so many evaluations without a new best
     callbacks: list[Any] = field(default_factory=list)  # Hydra targets derived from rlexp.callbacks.Callback
 
@@ -133,6 +136,22 @@ class Trainer(ABC):
         """The share of the budget that is spent: what schedules follow."""
         return min(self.clock / self.budget, 1.0)
 
+    @property
+    def step(self) -> int:
+        """How far the agent has come, over all phases and the runs before this one: it only grows."""
+        before = 0 if self.work.origin is None else self.work.origin.step
+        return before + self.checkpoint_number
+
+    @property
+    def step_key(self) -> str:
+        """The column of a row that loggers draw over."""
+        if self.work.origin is not None:
+            return "step"
+        return "updates" if self.unit == "updates" else "env_steps"
+
+    def plan(self, rows: int) -> None:  # noqa: B027 (only the offline loop plans by its data)
+        """Told how many transitions the dataset has, before :meth:`planned_updates` is asked."""
+
     @abstractmethod
     def planned_updates(self, algo: Algorithm, num_envs: int) -> int:
         """Optimizer steps the whole budget leads to: decides whether compiling pays."""
@@ -165,6 +184,8 @@ class Trainer(ABC):
         self.started = time.monotonic()
         for callback in work.callbacks:
             callback.on_start(self)
+        if work.origin is not None and not self.checkpoint_number:
+            self._begin_with_agent()
         while not self.finished():
             if work.signal_number is not None:
                 self.save_checkpoint()
@@ -181,6 +202,12 @@ class Trainer(ABC):
         for callback in work.callbacks:
             callback.on_end(self)
         self.save_checkpoint()  # last of all: whatever was decided is in it
+
+    def _begin_with_agent(self) -> None:
+        """Evaluate the agent that the run starts with, and keep it: from here on the earlier run is not needed."""
+        if self.eval_episodes and self.last_eval_clock < 0:
+            self.evaluate()
+        self.save_checkpoint()
 
     def finished(self) -> bool:
         """Whether budget, wall time or an early stop ends the run here."""
@@ -247,7 +274,8 @@ class Trainer(ABC):
 
     def counters(self) -> dict[str, Any]:
         """The first columns of every row."""
-        return {"env_steps": self.env_steps, "updates": self.updates, "time_s": round(self.seconds(), 3)}
+        counters = {"step": self.step, "env_steps": self.env_steps, "updates": self.updates}
+        return counters | {"time_s": round(self.seconds(), 3)}
 
     def log(self) -> None:
         """Write one row of training metrics."""
@@ -274,7 +302,7 @@ class Trainer(ABC):
         evaluation = self.work.evaluator(self.policy, self.eval_episodes, seed=seed)
         self.last_eval, self.last_eval_clock = evaluation.summary(), self.clock
         self.work.recorder.write(self.counters() | evaluation.row())
-        if self.best_eval is None or evaluation.return_mean > self.best_eval["return_mean"]:
+        if self.best_score is None or evaluation.score > self.best_score:
             self.best_eval = self.last_eval
             self.evals_since_best = 0
             self.new_best = True
@@ -285,12 +313,17 @@ class Trainer(ABC):
             callback.on_eval(self, evaluation)
 
     @property
+    def best_score(self) -> float | None:
+        """The best return, or estimate of it, so far."""
+        return None if self.best_eval is None else self.best_eval[self.work.evaluator.key]
+
+    @property
     def at_best(self) -> bool:
         """Whether the evaluation of this very state is the best so far."""
         return self.evals_since_best == 0 and self.last_eval_clock == self.clock
 
-    def _decide_early_stop(self, evaluation: Evaluation) -> None:
-        if self.stop_return is not None and evaluation.return_mean >= self.stop_return:
+    def _decide_early_stop(self, evaluation: Evaluation | Estimate) -> None:
+        if self.stop_return is not None and evaluation.score >= self.stop_return:
             self.stop("stop_return")
         elif self.patience is not None and self.evals_since_best >= self.patience:
             self.stop("patience")
@@ -322,6 +355,8 @@ class Trainer(ABC):
             "progress": {
                 "env_steps": self.env_steps,
                 "updates": self.updates,
+                "step": self.step,
+                "reward_map": dict(zip(("scale", "shift"), self.work.reward_map)),
                 "seconds": self.seconds(),
                 "rows": self.work.recorder.rows,
                 "episodes": [[ret, length] for ret, length in self.episodes],
@@ -345,6 +380,8 @@ class Trainer(ABC):
         self.metrics = progress["metrics"]
         self.last_eval, self.last_eval_clock = progress["last_eval"], progress["last_eval_clock"]
         self.best_eval, self.evals_since_best = progress["best_eval"], progress["evals_since_best"]
+        if any(each is not None and self.work.evaluator.key not in each for each in (self.last_eval, self.best_eval)):
+            raise ValueError(f"progress holds an evaluation without {self.work.evaluator.key}")
         self.stop_reason = progress["stop_reason"]
         self.policy.load_state_dict(state["policy"])
         self.load_loop_state(state["loop"], segments)
@@ -369,6 +406,6 @@ def _checked_progress(progress: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("progress holds something that is not a number")
     if not all(type(counter) is int and 0 <= counter < 2**62 for counter in counters):
         raise ValueError("progress holds a counter that cannot be")
-    if any("return_mean" not in each for each in evals) or not isinstance(progress["stop_reason"], str | None):
-        raise ValueError("progress holds an evaluation without a return, or no reason to stop")
+    if not isinstance(progress["stop_reason"], str | None):
+        raise ValueError("progress holds no reason to stop")
     return progress

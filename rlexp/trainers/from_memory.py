@@ -27,6 +27,8 @@ class FromMemory(Trainer):
         sampled by the priorities of before.
         """
         index = batches.index
+        if index is not None:
+            self.metrics |= self.shares(index.view(k, -1)[-1].numpy())
         errors = [self.learn(batch).priority for batch in each(self.policy.prepare(batches), k)]
         if self.buffer.adaptive:
             given = [error for error in errors if error is not None]
@@ -38,6 +40,10 @@ class FromMemory(Trainer):
             assert index is not None
             self.update_priorities(index.view(k, -1).numpy(), torch.stack(given).numpy(force=True))
 
+    def shares(self, index: np.ndarray) -> dict[str, float]:
+        """Which part of a batch [B] came from each source of the data, where there are several."""
+        return source_shares(self.buffer.source_counts(index), len(index))
+
     def update_priorities(self, index: np.ndarray, error: np.ndarray) -> None:
         """Hand TD errors [k, B] to the memory that the transitions came from."""
         self.buffer.update_priorities(index.reshape(-1), error.reshape(-1))
@@ -45,6 +51,11 @@ class FromMemory(Trainer):
     def set_gamma(self, gamma: float) -> None:
         """Sample with another discount from now on."""
         self.buffer.set_gamma(gamma)
+
+
+def source_shares(counts: np.ndarray, size: int) -> dict[str, float]:
+    """Rows of each source in a batch of ``size``, as metrics."""
+    return {f"batch/source_{number}_share": float(count) / size for number, count in enumerate(counts)}
 
 
 def derive_columns(buffer: ReplayBuffer, algo: Algorithm) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from rlexp.algos.base import MIXED
 from rlexp.config.component import component
 from rlexp.config.fields import Fraction, Natural
-from rlexp.trainers.from_memory import sample_batches
+from rlexp.trainers.from_memory import sample_batches, source_shares
 from rlexp.trainers.offline import BATCHES_AT_ONCE, check_dataset, dataset_state, load_dataset
 from rlexp.trainers.replay import Replay
 from rlexp.tree import tree_map
@@ -68,6 +68,22 @@ class Mixed(Replay):
         for buffer, part in ((self.prior, np.s_[:, :offline]), (self.buffer, np.s_[:, offline:])):
             if index[part].size:
                 buffer.update_priorities(index[part].reshape(-1), error[part].reshape(-1))
+
+    def shares(self, index: np.ndarray) -> dict[str, float]:
+        """The part of a batch [B] that is prior data, and of each of its sources."""
+        offline, size = self.offline_rows, len(index)
+        sources = self.prior.source_counts(index[:offline])
+        return {"batch/offline_share": offline / size} | source_shares(sources, size)
+
+    @property
+    def knows_nothing(self) -> bool:
+        """Pretraining is learning, too."""
+        return super().knows_nothing and not self.offline_pretrain_updates
+
+    @property
+    def step_key(self) -> str:
+        """Updates before the first environment step would all lie on one point of environment steps."""
+        return "step" if self.offline_pretrain_updates else super().step_key
 
     def set_gamma(self, gamma: float) -> None:
         """Sample with another discount from now on."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,13 +13,14 @@ from rlexp.algos.base import OFFLINE
 from rlexp.buffers import ReplayBuffer
 from rlexp.buffers.derived import LAMBDA_RETURN
 from rlexp.config.component import component
-from rlexp.config.fields import Count, Natural, Share, Size
-from rlexp.errors import CheckpointError, DataError
+from rlexp.config.fields import Count, Natural, Range, Share, Size
+from rlexp.errors import CheckpointError, ConfigError, DataError
 from rlexp.seeding import derive_seed
 from rlexp.trainers.from_memory import FromMemory, derive_columns, sample_batches
 from rlexp.types import Batch
 
 BATCHES_AT_ONCE = 16  # gathered together; never across an interval's end, so that a checkpoint falls between gathers
+Epochs = Annotated[float, Range(0, 1e9, open_low=True)]
 
 
 @component("trainer")
@@ -30,12 +32,22 @@ class Offline(FromMemory):
     unit: ClassVar[str] = "updates"
 
     total_steps: int = field(init=False, default=0)
-    total_updates: Count = 100_000  # budget in gradient updates
+    total_updates: Count | None = 100_000  # budget in gradient updates
+    total_epochs: Epochs | None = None  # budget in passes over the data; then total_updates must be null
     batch_size: Size = 256  # transitions in an update
     best_episodes: Share = 1.0  # part of the dataset's episodes that is learned from, those of the highest return
     log_interval: Count = 1_000  # updates between rows of metrics
     eval_interval: Natural = 10_000  # updates between evaluations; 0: only at the end
     checkpoint_interval: Natural = 10_000  # updates between checkpoints; 0: only at a new best and at the end
+
+    def __post_init__(self) -> None:
+        if self.total_epochs is None and self.total_updates is None:
+            raise ConfigError("trainer.total_updates and trainer.total_epochs are both null: give one of them.")
+        if self.total_epochs is not None and self.total_updates is not None:
+            raise ConfigError(
+                f"trainer.total_epochs={self.total_epochs:g} and trainer.total_updates={self.total_updates} are two "
+                "budgets: set trainer.total_updates=null to count in epochs."
+            )
 
     def prepare(self) -> None:
         """Load the dataset into memory."""
@@ -45,6 +57,11 @@ class Offline(FromMemory):
             assert self.work.dataset is not None
             self.work.dataset = self.work.dataset.best_episodes(self.best_episodes)
         load_dataset(self.buffer, self.work, float(self.algo.gamma))
+        self.plan(len(self.buffer))
+
+    def plan(self, rows: int) -> None:
+        """An epoch is as many updates as it takes to draw as many transitions as there are."""
+        self.rows = rows
 
     def iterate(self) -> None:
         """A few updates whose batches are gathered together; one by one where each has its own schedules or priorities.
@@ -75,11 +92,14 @@ class Offline(FromMemory):
     @property
     def budget(self) -> int:
         """Updates in all."""
-        return self.total_updates
+        if self.total_epochs is None:
+            assert self.total_updates is not None
+            return self.total_updates
+        return math.ceil(self.total_epochs * self.rows / self.batch_size)
 
     def planned_updates(self, algo: Any, num_envs: int) -> int:
         """The budget itself."""
-        return self.total_updates
+        return self.budget
 
     def loop_state(self) -> dict[str, Any]:
         """The sampler's random state, and which data it samples from; returns that earlier networks gave them."""
@@ -104,13 +124,15 @@ def load_dataset(buffer: ReplayBuffer, work: Any, gamma: float) -> None:
     """Move the run's dataset into a buffer of just the right size, in agent units; fit the normalisers to it."""
     data, work.dataset = work.dataset, None  # from here on the buffer alone holds it
     policy = work.policy
-    work.reward_map = data.reward_scale, data.reward_shift
+    if work.origin is None:  # otherwise values are learned already, from rewards on their own scale
+        work.reward_map = data.reward_scale, data.reward_shift
     buffer.build(policy.spec, 1, gamma, derive_seed(work.seed, "dataset"), capacity=len(data))
     buffer.map_rewards(*work.reward_map)
     derive_columns(buffer, policy.algo)
     buffer.extend(replace(data, action=policy.agent_action(data.action)))
     if policy.obs_normalizer is not None:
         policy.obs_normalizer.update(policy.tensor(data.obs))
+    work.evaluator.take(buffer, data.starts())
 
 
 def dataset_state(work: Any) -> dict[str, Any]:

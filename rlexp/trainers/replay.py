@@ -26,7 +26,7 @@ class Replay(FromMemory):
     loop: ClassVar[str] = REPLAY
 
     batch_size: Size = 256  # transitions in an update
-    learning_starts: Natural = 1_000  # steps taken at random before the first update
+    learning_starts: Natural = 1_000  # steps before the first update, at random unless the agent has learned before
     train_frequency: Count = 1  # environment steps between trainings
     gradient_updates_per_step: Count = 1  # updates at each training
 
@@ -37,6 +37,7 @@ class Replay(FromMemory):
         self.rng = numpy_generator(self.work.seed, "random-actions")
         self.buffer = self.work.buffer
         self.buffer.build(self.policy.spec, self.collector.num_envs, float(self.algo.gamma), self.work.seed)
+        self.buffer.map_rewards(*self.work.reward_map)
         derive_columns(self.buffer, self.algo)
         self.saved: list[tuple[int, int]] = []  # ranges of rows that lie in segments
 
@@ -54,7 +55,7 @@ class Replay(FromMemory):
     def collect(self) -> None:
         """Step every environment once and store what happened."""
         policy, collector = self.policy, self.collector
-        if self.env_steps < self.learning_starts:
+        if self.env_steps < self.learning_starts and self.knows_nothing:
             action, carry = policy.random_action(collector.obs, self.rng), collector.carry
         else:
             act = policy.act(collector.obs_tensor(), collector.carry, explore=True)
@@ -63,6 +64,11 @@ class Replay(FromMemory):
         self.buffer.add(action, step)
         self.record_episodes(step.episodes)
         self.env_steps += collector.num_envs
+
+    @property
+    def knows_nothing(self) -> bool:
+        """Whether the agent had learned nothing before its first step, so that random actions are as good."""
+        return self.work.origin is None
 
     def updates_due(self, before: int) -> int:
         """Updates between two step counts: independent of how many environments run side by side."""

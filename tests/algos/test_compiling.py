@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rlexp.compiling
-import rlexp.runner
+import rlexp.decisions
 from rlexp.algos.base import Algorithm, OnPolicyAlgorithm
 from rlexp.compiling import CompiledPhase, compiler_problem, phases_of
 from rlexp.config.component import schedulable
@@ -265,7 +265,7 @@ def test_the_decision_to_compile_follows_the_plan_and_is_kept_on_resume(
     Runner(compile_config("compile=auto")).train(tmp_path / "short")  # too few updates to pay
     assert decisions(tmp_path / "short")["compile"] is False
     with monkeypatch.context() as patch:
-        patch.setattr(rlexp.runner, "COMPILE_PAYS_AFTER", {"small": 0, "large": 0})
+        patch.setattr(rlexp.decisions, "COMPILE_PAYS_AFTER", {"small": 0, "large": 0})
         Runner(compile_config("compile=auto")).train(tmp_path / "run")
     assert decisions(tmp_path / "run")["compile"] is True
     assert traces() == 2  # the update, and acting

@@ -23,7 +23,7 @@ def test_help_shows_every_command_and_everything_that_can_be_composed(arguments:
     for command in ("train", "--multirun", "resume RUN", "eval RUN", "predict RUN", "list"):
         assert command in answer.out
     for group in CHOICE_GROUPS:
-        assert f"  {group:<8} {', '.join(choices(group))}\n" in answer.out
+        assert f"  {group:<9} {', '.join(choices(group))}\n" in answer.out
 
 
 @pytest.mark.parametrize(

@@ -337,7 +337,7 @@ WRONG_CALLBACKS = {
     "MyModel": "MyModel must derive from rlexp.callbacks.Callback. See docs/extending.md.",
     "ShortCallback": (
         "ShortCallback.on_eval(self, evaluation) takes other arguments than it is given: "
-        "on_eval(self, trainer: Trainer, evaluation: Evaluation) -> None. See docs/extending.md."
+        "on_eval(self, trainer: Trainer, evaluation: Evaluation | Estimate) -> None. See docs/extending.md."
     ),
     "MistypedCallback": "MistypedCallback has on_evaluate, which is not a hook. Did you mean on_eval?",
 }

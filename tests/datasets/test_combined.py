@@ -36,7 +36,7 @@ def test_sources_follow_one_another_and_none_runs_into_the_next(files):
     np.testing.assert_array_equal(data.obs, np.concatenate([vector_data(10, 1).obs, vector_data(30, 2).obs]))
     assert data.truncated[9]
     assert data.truncated[39]
-    assert data.sources == ()
+    assert data.sources == ((10, None), (30, None))
 
 
 def test_a_source_is_sampled_by_its_weight_and_its_rows_equally(files):

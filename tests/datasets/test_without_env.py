@@ -93,6 +93,16 @@ def test_a_run_without_an_environment_trains_resumes_and_acts(tmp_path, file):
         Evaluator(loaded.runner.env)(policy, 1, seed=0)
 
 
+@pytest.mark.parametrize(("evaluator", "key"), [("fqe", "fqe_value"), ("initial_value", "initial_value")])
+def test_without_an_environment_the_data_judge(evaluator, key, tmp_path, file):
+    overrides = ["evaluator.updates=3", "evaluator.hidden=[8]"] if evaluator == "fqe" else []
+    runner = crr("dataset=hdf5", f"dataset.path={file}", f"evaluator={evaluator}", *overrides)
+    summary = runner.train(tmp_path / "run")
+    assert np.isfinite(summary["eval"][key])
+    assert summary["eval"]["states"] == 3  # of three episodes; the last one has no end
+    assert "return_mean" not in summary["eval"]
+
+
 def test_env_null_means_the_same():
     config = compose(["algo=crr", "env=null", "dataset=npz", "dataset.path=x.npz"])
     assert config["env"]["_target_"].endswith("DatasetEnv")

@@ -239,7 +239,7 @@ class Listener(Callback):
             trainer.work.signal_number = 15
 
     def on_eval(self, trainer: Trainer, evaluation: Any) -> None:
-        self.calls.append(("eval", (trainer.clock, evaluation.return_mean)))
+        self.calls.append(("eval", (trainer.clock, evaluation.score)))
 
     def on_checkpoint(self, trainer: Trainer, path: Path) -> None:
         self.calls.append(("checkpoint", path.name))

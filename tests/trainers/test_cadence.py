@@ -547,12 +547,12 @@ def test_summary_and_metrics_have_the_form_that_others_rely_on(name: str, loop: 
         assert {"return_mean", "return_std", "length_mean", "episodes"} <= set(summary[key])
         assert summary[key]["episodes"] == 2
     rows = rows_of(tmp_path / "run")
-    assert all({"env_steps", "updates", "time_s"} <= set(row) for row in rows)
+    assert all({"step", "env_steps", "updates", "time_s"} <= set(row) for row in rows)
     for row in rows:
-        assert all("/" in key for key in row if key not in ("env_steps", "updates", "time_s"))
+        assert all("/" in key for key in row if key not in ("env_steps", "updates", "time_s", "step"))
         assert all(isinstance(value, (int, float)) and np.isfinite(value) for value in row.values())
     for before, after in itertools.pairwise(rows):
-        assert all(before[key] <= after[key] for key in ("env_steps", "updates", "time_s"))
+        assert all(before[key] <= after[key] for key in ("step", "env_steps", "updates", "time_s"))
     assert any(key.startswith("loss/") for row in rows for key in row)
     unit = "updates" if loop == "offline" else "steps"
     assert all(f"time/{unit}_per_second" in row for row in rows if "eval/return_mean" not in row)

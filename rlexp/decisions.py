@@ -1,0 +1,70 @@
+"""What a run decides once, from its plan alone and never from timings, so that it can be repeated.
+
+Compile or not, how many threads, which device: `run.json` keeps them, and a resumed run goes on with them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rlexp.algos.base import Algorithm
+from rlexp.compiling import compiler_problem
+from rlexp.errors import ConfigError, RunError
+from rlexp.loggers import Console
+from rlexp.machine import cpu_count
+from rlexp.run_dir import RunDir
+
+MAX_THREADS = 1024  # of a loaded run: OpenMP ends the process if it cannot start them
+LARGE_NETWORK = 50_000  # parameters; below that one thread is faster than several
+COMPILE_PAYS_AFTER = {"small": 12_000, "large": 4_000}  # planned updates, by network; it costs what so many save
+
+
+def resolve_device(name: str) -> torch.device:
+    """``auto`` is the first GPU if there is one, else the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+        torch.Generator(device)  # what has no random numbers, such as meta, cannot train
+    except (RuntimeError, AssertionError, ImportError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ConfigError(f"device={name} cannot be used here: {reason}. Use device=auto or device=cpu.") from error
+    return device
+
+
+def decide(config: dict[str, Any], algo: Algorithm, planned_updates: int, console: Console) -> dict[str, Any]:
+    """What the config leaves open, for an algorithm that has its networks."""
+    size = "large" if algo.count_parameters() >= LARGE_NETWORK else "small"
+    wanted, threads = config["compile"], config["threads"]
+    compiled = planned_updates >= COMPILE_PAYS_AFTER[size] if wanted == "auto" else bool(wanted)
+    if wanted == "auto" and algo.retraces():
+        compiled = False
+    if compiled and (problem := compiler_problem(algo.device)):
+        console.warn(f"Updates are not compiled: {problem}.")
+        compiled = False
+    if threads == "auto":
+        threads = cpu_count() if size == "large" else 1
+    return {"compile": compiled, "threads": threads, "device": str(algo.device)}
+
+
+def saved_decisions(run_dir: RunDir) -> dict[str, Any]:
+    """What an earlier process of the run decided."""
+    decisions = run_dir.info["decisions"]
+    compiled, threads = decisions.get("compile"), decisions.get("threads")
+    good = isinstance(compiled, bool) and isinstance(decisions.get("device"), str)
+    if not good or type(threads) is not int or not 1 <= threads <= MAX_THREADS:
+        raise RunError(f"The decisions in {run_dir.path / 'run.json'} are damaged. Restore it from a copy.")
+    return decisions
+
+
+def apply_decisions(decisions: dict[str, Any], algo: Algorithm, console: Console) -> None:
+    """Set the threads, and compile."""
+    torch.set_num_threads(decisions["threads"])
+    if decisions["compile"] and (problem := compiler_problem(algo.device)):  # resumed on another machine
+        console.warn(f"Updates are no longer compiled: {problem}. Numbers may differ in their last digits.")
+    elif decisions["compile"]:
+        console.note("The updates are compiled: the first ones take some seconds (compile=false avoids it).")
+        algo.compile_phases()
