@@ -29,10 +29,10 @@ def load() -> dict[str, dict[str, Any]]:
     for part in PARTS:
         for path in sorted(HERE.glob(f"{part}*.json")):  # a command may have been run for some of its work at a time
             document = json.loads(path.read_text(encoding="utf-8"))
-            if part in found:
-                found[part]["results"] += document["results"]
-            else:
-                found[part] = document
+            commit = (document["git"]["rlexp"] or {}).get("commit", "?")[:10]
+            found.setdefault(part, document | {"results": [], "commits": {}})
+            found[part]["results"] += document["results"]
+            found[part]["commits"] |= {result["name"]: commit for result in document["results"]}
     return found
 
 
@@ -53,10 +53,18 @@ def machine(found: dict[str, dict[str, Any]]) -> str:
     where, versions = any_one["machine"], any_one["versions"]
     names = ("torch", "gymnasium", "numpy", "stable-baselines3", "sb3-contrib", "d3rlpy")
     listed = ", ".join(f"{name} {versions[name]}" for name in names if versions.get(name))
-    commits = ", ".join(
-        f"{part} at `{(doc['git']['rlexp'] or {}).get('commit', '?')[:10]}`" for part, doc in found.items()
-    )
+    commits = ", ".join(f"{part} at {_commits(doc['commits'])}" for part, doc in found.items())
     return f"Machine: {where['cpu']}, {where['cores']} cores, no GPU. {listed}. Commits: {commits}.\n"
+
+
+def _commits(by_name: dict[str, str]) -> str:
+    """The commit a part was measured at; where there are several, with what was."""
+    groups: dict[str, list[str]] = {}
+    for name, commit in by_name.items():
+        groups.setdefault(commit, []).append(name)
+    if len(groups) == 1:
+        return f"`{next(iter(groups))}`"
+    return " and ".join(f"`{commit}` ({', '.join(names)})" for commit, names in groups.items())
 
 
 def speed(document: dict[str, Any]) -> str:
