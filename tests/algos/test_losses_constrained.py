@@ -142,6 +142,13 @@ def test_edac_similarity_equals_a_loop(rng: np.random.Generator) -> None:
     close(edac_similarity(gradient_t), total)
 
 
+def test_edac_similarity_of_one_dimensional_actions_has_no_gradient() -> None:
+    gradient = torch.tensor([[[0.5]], [[-2.0]], [[3.0]]], requires_grad=True)
+    similarity = edac_similarity(gradient)
+    close(similarity, -1.0)  # one pair alike, two opposed: 2·(1 − 1 − 1) / 2
+    close(*torch.autograd.grad(similarity, gradient), torch.zeros(3, 1, 1))
+
+
 def test_edac_similarity_of_flat_critics_is_zero_not_undefined() -> None:
     gradient = torch.zeros(3, 2, 4, requires_grad=True)
     similarity = edac_similarity(gradient)
