@@ -79,6 +79,11 @@ def check_compatible(name: str, algo: Algorithm, trainer: Trainer, buffer: Any, 
             f"algo={name} learns from returns of whole episodes, which are those of their own goals: buffer=her cannot "
             "give them for others. Use buffer=replay."
         )
+    if isinstance(buffer, PrioritizedBuffer) and algo.tied_to_data:
+        raise ConfigError(
+            f"algo={name} learns what the data do, and buffer=prioritized would show it other data than there are. "
+            "Use buffer=replay."
+        )
     if isinstance(buffer, PrioritizedBuffer) and getattr(dataset, "weighted", False):
         raise ConfigError("buffer=prioritized samples by TD errors, not by the weights of sources. Use buffer=replay.")
     if trainer.loop in (OFFLINE, MIXED) and dataset is None:

@@ -41,7 +41,7 @@ from rlexp.policy import Policy
 from rlexp.recorder import Recorder
 from rlexp.restoring import begin, go_on, load_to_act, take_over
 from rlexp.run_dir import RunDir
-from rlexp.starting import Origin, Start, open_start
+from rlexp.starting import Origin, Start, check_rewards, open_start
 from rlexp.trainers.base import Interrupted, Trainer, Workspace
 
 
@@ -122,6 +122,8 @@ class Runner:
         with self._console() as console:
             start = None if self.config["init_from"] is None else open_start(self.config, self.spec)
             self._data = self._load_dataset(console)
+            if start is not None and self._data is not None:
+                check_rewards(start.origin, self._data)
             self.check_memory()
             with self._attached():
                 decisions = self._decide(console)

@@ -20,6 +20,7 @@ from rlexp.errors import CheckpointError, ConfigError, RunError
 from rlexp.run_dir import RunDir
 
 if TYPE_CHECKING:
+    from rlexp.datasets.transitions import Transitions
     from rlexp.envs.spec import EnvSpec
 
 
@@ -104,6 +105,17 @@ def open_start(config: dict[str, Any], spec: EnvSpec) -> Start:
     scale, shift = _reward_map(checkpoint)
     origin = Origin(str(where), identity(where), checkpoint.run, _step(checkpoint, policy), scale, shift)
     return Start(origin, policy, checkpoint.config)
+
+
+def check_rewards(origin: Origin, data: Transitions) -> None:
+    """Refuse a choice of rewards (``dataset.reward``) other than the one that the agent's values were learned by."""
+    chosen = data.reward_scale, data.reward_shift
+    if chosen not in ((1.0, 0.0), origin.reward_map):
+        here, there = (f"r · {scale:g} + {shift:g}" for scale, shift in (chosen, origin.reward_map))
+        raise ConfigError(
+            f"dataset.reward makes {here} of a reward, but the agent of init_from={origin.path} learned its values "
+            f"from {there}, and goes on so. Leave dataset.reward out."
+        )
 
 
 def find_checkpoint(path: Path, which: str) -> tuple[RunDir | None, Checkpoint]:

@@ -38,6 +38,7 @@ class Algorithm(ABC):
     actions: ClassVar[frozenset[str]]  # action spaces it can act in
     derived: ClassVar[frozenset[str]] = frozenset()  # columns of batch.extras it learns from: buffers/derived.py
     unit_actions: ClassVar[bool] = False  # acts in [-1, 1]; the framework rescales to the bounds of the space
+    tied_to_data: ClassVar[bool] = False  # learns what the data do: sampling by priority would show it other data
     reserved: ClassVar[frozenset[str]] = frozenset(  # attributes that setup() sets: no setting may be called so
         {"spec", "device", "autocast", "updates", "generator", "scheduled", "_schedule_values", "compiled"}
     )

@@ -51,6 +51,7 @@ class BCQ(OffPolicyAlgorithm):
     unit_actions: ClassVar[bool] = True
     network: ClassVar[NetDefaults] = NetDefaults(hidden=(400, 300))
     vae_network: ClassVar[NetDefaults] = NetDefaults(hidden=(750, 750))
+    tied_to_data: ClassVar[bool] = True
 
     actor_learning_rate: Positive = 1e-3  # step size of the actor
     critic_learning_rate: Positive = 1e-3  # step size of the critics

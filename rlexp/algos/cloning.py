@@ -36,6 +36,7 @@ class Cloning(StochasticPolicy, OffPolicyAlgorithm):
     unit_actions: ClassVar[bool] = True
     network: ClassVar[NetDefaults] = NetDefaults(hidden=(256, 256))
     max_log_std: ClassVar[float] = 0.0
+    tied_to_data: ClassVar[bool] = True
 
     state_dependent_std: Structure = True  # whether each state has a deviation of its own (continuous actions)
     min_log_std: Annotated[float, Static()] = -5.0  # bound of the policy's deviation from below (continuous actions)

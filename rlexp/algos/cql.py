@@ -63,6 +63,7 @@ class CQL(SAC):
     """
 
     loops: ClassVar[frozenset[str]] = frozenset({OFFLINE, REPLAY, MIXED})
+    tied_to_data: ClassVar[bool] = True
 
     actor_learning_rate: Positive = 1e-4  # step size of the policy, smaller than the critics'
     alpha_learning_rate: Positive = 1e-4  # step size of the temperature

@@ -42,6 +42,7 @@ class DiscreteBCQ(DQN):
     """
 
     loops: ClassVar[frozenset[str]] = frozenset({OFFLINE})
+    tied_to_data: ClassVar[bool] = True
 
     double: bool = field(init=False, default=True)  # the choice by the online network is part of the algorithm
     threshold: Fraction = 0.3  # τ: least probability of an action, as a share of the likeliest one's

@@ -31,6 +31,7 @@ class DiscreteCQL(DQN):
     """
 
     loops: ClassVar[frozenset[str]] = frozenset({OFFLINE})
+    tied_to_data: ClassVar[bool] = True
 
     double: bool = True  # the online network chooses the action that the target network evaluates
     conservative_weight: NonNegative = 1.0  # α: weight of the conservative term

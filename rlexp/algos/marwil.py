@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rlexp.algos.cloning import ReturnCloning
 from rlexp.buffers.derived import MC_RETURN
 from rlexp.config.component import component
-from rlexp.config.fields import Fraction, NonNegative, Positive
+from rlexp.config.fields import NonNegative, Positive, Share
 from rlexp.envs.spec import EnvSpec
 from rlexp.models import Model
 from rlexp.types import Batch
@@ -64,7 +64,7 @@ class MARWIL(ReturnCloning):
 
     beta: NonNegative = 1.0  # how much more the better actions are cloned; 0: all alike
     max_weight: Positive = 20.0  # bound of the weights
-    norm_rate: Fraction = 0.01  # share of the newest batch in the running norm of the advantages
+    norm_rate: Share = 0.01  # share of the newest batch in the running norm of the advantages
 
     def build(self, spec: EnvSpec, model: Model) -> None:
         """Actor, V, and the norm of the advantages."""

@@ -50,7 +50,8 @@ class ReBRAC(TD3BC):
         """TD3's y, less the penalty of a′, [B]."""
         next_action = self.next_action(batch, noise)
         next_q = self.target_critic(batch.next_obs, next_action)[..., 0].amin(0)
-        penalty = rebrac_penalty(next_action, batch.extras["next_action"])
+        known = batch.extras["next_action_known"]  # not where an episode was cut
+        penalty = known * rebrac_penalty(next_action, batch.extras["next_action"])
         return batch.reward + batch.discount * (next_q - self.critic_bc_coef * penalty)
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:

@@ -32,6 +32,7 @@ class TD3BC(TD3):
     """
 
     loops: ClassVar[frozenset[str]] = frozenset({OFFLINE, REPLAY, MIXED})
+    tied_to_data: ClassVar[bool] = True
 
     alpha: NonNegative = 2.5  # weight of the value against cloning
 

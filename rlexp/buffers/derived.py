@@ -22,6 +22,7 @@ import numpy as np
 from rlexp.errors import ConfigError
 
 MC_RETURN, NEXT_ACTION, LAMBDA_RETURN = "mc_return", "next_action", "lambda_return"
+NEXT_KNOWN = "next_action_known"  # comes with NEXT_ACTION
 DERIVED = frozenset({MC_RETURN, NEXT_ACTION, LAMBDA_RETURN})
 _NEGLIGIBLE = 1e-12  # a reward that counts for less than this is not carried further back
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlexp.buffers.derived import NEXT_ACTION
+from rlexp.buffers.derived import NEXT_ACTION, NEXT_KNOWN
 from rlexp.buffers.ring import TERMINATED, Columns, ReplayBuffer
 from rlexp.config.component import component
 from rlexp.config.fields import Natural
@@ -192,7 +192,9 @@ class HerBuffer(ReplayBuffer):
             for name, leaf in zip(self._obs_names, self._next_obs(last, flag)):
                 next_obs[name].numpy()[chosen] = leaf
             if self._next_actions:
-                batch.extras[NEXT_ACTION].numpy()[chosen] = self._following_action(last, flag)
+                action, known = self._following_action(last, flag)
+                batch.extras[NEXT_ACTION].numpy()[chosen] = action
+                batch.extras[NEXT_KNOWN].numpy()[chosen] = known
         for tree in (obs, next_obs):
             tree[DESIRED].numpy()[chosen] = goal
         batch.reward.numpy()[chosen] = reward

@@ -19,6 +19,7 @@ from rlexp.buffers.derived import (
     LAMBDA_RETURN,
     MC_RETURN,
     NEXT_ACTION,
+    NEXT_KNOWN,
     ReturnsToGo,
     check_derived,
     discounted_returns,
@@ -376,13 +377,13 @@ class ReplayBuffer(RingState):
         if self.lambda_returns is not None:
             columns[LAMBDA_RETURN] = self.lambda_returns.take(index)
         if self._next_actions:
-            columns[NEXT_ACTION] = self._following_action(last, flag)
+            columns[NEXT_ACTION], columns[NEXT_KNOWN] = self._following_action(last, flag)
         return columns
 
-    def _following_action(self, last: np.ndarray, flag: np.ndarray) -> np.ndarray:
-        """What was done after the transitions at ``last``; their own action, where that is unknown."""
-        unknown = (flag != 0) | (last // self._num_envs == (self._cursor - 1) % self._ring)
-        return self._action.take(np.where(unknown, last, (last + self._num_envs) % self._flat), 0)
+    def _following_action(self, last: np.ndarray, flag: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What was done after the transitions at ``last`` (their own action if that is unknown), and if it is known."""
+        known = (flag == 0) & (last // self._num_envs != (self._cursor - 1) % self._ring)
+        return self._action.take(np.where(known, (last + self._num_envs) % self._flat, last), 0), known
 
     def value_dataset(self, values: Callable[[Batch], tuple[np.ndarray, np.ndarray]], td_lambda: float) -> None:
         """Compute ``lambda_return`` of the dataset that :meth:`extend` loaded; ``values`` gives V(s) and V(s′)."""

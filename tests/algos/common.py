@@ -184,7 +184,10 @@ def random_batch(algo: Algorithm, rows: int = 8, seed: int = 0, *, weighted: boo
         "lambda_return": batch.reward * 3,
         "next_action": batch.action.roll(-1, 0),
     }
-    return batch._replace(extras={name: derived[name] for name in algo.derived})
+    extras = {name: derived[name] for name in algo.derived}
+    if "next_action" in extras:
+        extras["next_action_known"] = torch.from_numpy(rng.random(rows) < 0.7)
+    return batch._replace(extras=extras)
 
 
 def random_steps(spec: EnvSpec, steps: int, num_envs: int, seed: int) -> tuple[Any, list[VecStep]]:

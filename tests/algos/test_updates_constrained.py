@@ -321,6 +321,7 @@ def test_rebrac_subtracts_the_distance_to_the_datas_next_action_from_the_target(
     batch, (actor, critic, target_actor, target), generator = observe(
         algo, "actor", "critic", "target_actor", "target_critic"
     )
+    assert 0 < batch.extras["next_action_known"].sum() < ROWS
     metrics = metrics_of(algo, batch)
     noise = torch.randn(ROWS, 2, generator=generator)
     with torch.no_grad():
@@ -329,7 +330,8 @@ def test_rebrac_subtracts_the_distance_to_the_datas_next_action_from_the_target(
             obs = batch.next_obs[b : b + 1]
             action = (target_actor(obs).tanh() + (0.2 * noise[b]).clip(-0.5, 0.5)).clip(-1, 1)
             distance = sum((action[0, j] - batch.extras["next_action"][b, j]).item() ** 2 for j in range(2))
-            next_value.append(min(q.item() for q in target(obs, action)) - 0.4 * distance)
+            penalty = 0.4 * distance if batch.extras["next_action_known"][b] else 0.0
+            next_value.append(min(q.item() for q in target(obs, action)) - penalty)
         action = actor(batch.obs).tanh()
         q = [min(x.item() for x in algo.critic(batch.obs[b : b + 1], action[b : b + 1])) for b in range(ROWS)]
         scale = ROWS / sum(abs(x) for x in q)

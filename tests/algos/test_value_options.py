@@ -21,7 +21,7 @@ from rlexp.resuming import resume_run
 from rlexp.runner import Runner
 from rlexp.trainers.base import Interrupted, Trainer
 from rlexp.types import Update
-from tests.algos.common import flatten, random_batch, run_cases, small_algo, small_config
+from tests.algos.common import ALGOS, algorithm, flatten, random_batch, run_cases, small_algo, small_config
 from tests.algos.test_runs import assert_same_run, run_config
 
 FAMILY = ("dqn", "c51", "qrdqn", "iqn")
@@ -30,8 +30,8 @@ SMALL = {
     "qrdqn": ["algo.n_quantiles=4"],
     "iqn": ["algo.n_quantiles=3", "algo.n_target_quantiles=2", "algo.n_action_quantiles=4", "algo.n_cosines=4"],
 }
-WITHOUT_ERRORS = {"awr", "bc", "marwil"}  # learn no action values, so there are no TD errors to sample by
-REPLAYING = run_cases(lambda name, loop: loop != "on_policy" and name not in WITHOUT_ERRORS)
+TIED = {name for name in ALGOS if algorithm(name).tied_to_data}
+REPLAYING = run_cases(lambda name, loop: loop != "on_policy" and name not in TIED)
 
 
 def prioritized(config: dict[str, Any], **settings: Any) -> dict[str, Any]:
@@ -174,10 +174,22 @@ def test_iqn_predicts_each_fraction_by_itself() -> None:
 # ---- prioritized replay under every algorithm
 
 
-@pytest.mark.parametrize("name", sorted(WITHOUT_ERRORS))
-def test_an_algorithm_without_td_errors_says_so(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", sorted(TIED))
+def test_an_algorithm_that_learns_what_data_do_is_shown_no_others(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"algo={name} learns what the data do.* Use buffer=replay"):
+        Runner(prioritized(run_config(name, "offline")))
+
+
+def test_these_learn_what_data_do() -> None:
+    cloning = {"bc", "awr", "marwil", "awac", "crr", "iql", "xql"}
+    near = {"cql", "cal_ql", "bcq", "bear", "td3_bc", "rebrac", "discrete_bcq", "discrete_cql"}
+    assert cloning | near == TIED
+
+
+def test_an_algorithm_without_td_errors_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(algorithm("bc"), "tied_to_data", False)
     with pytest.raises(ConfigError, match="reports no TD errors to set priorities by"):
-        Runner(prioritized(run_config(name, "offline"))).train(tmp_path / "run")
+        Runner(prioritized(run_config("bc", "offline"))).train(tmp_path / "run")
 
 
 @pytest.mark.parametrize(("name", "loop"), REPLAYING)
@@ -208,7 +220,7 @@ def test_every_replaying_algorithm_learns_by_priority_and_resumes_exactly(
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
-@pytest.mark.parametrize(("name", "loop"), [("crr", OFFLINE), ("sac", "mixed"), ("dqn", "replay")])
+@pytest.mark.parametrize(("name", "loop"), [("sac_n", OFFLINE), ("sac", "mixed"), ("dqn", "replay")])
 def test_intervals_do_not_change_what_is_learned_by_priority(name: str, loop: str, tmp_path: Path) -> None:
     changes = ["trainer.eval_interval=0", "trainer.eval_episodes=0"]
     changes += ["trainer.offline_pretrain_updates=40"] if loop == "mixed" else []

@@ -63,16 +63,17 @@ def expected(naive: NaiveBuffer, row: int, env: int) -> tuple[float, np.ndarray]
     while last - row + 1 < naive.n_step and rows[last]["end"] == RUNNING and last + 1 < len(rows):
         last += 1
     follows = rows[last]["end"] == RUNNING and last + 1 < len(rows)
-    return total, rows[last + 1 if follows else last]["action"]
+    return total, rows[last + 1 if follows else last]["action"], follows
 
 
 def assert_derived(buffer: ReplayBuffer, naive: NaiveBuffer) -> None:
     for row in naive.stored():
         for env in range(naive.num_envs):
             batch = buffer.gather(np.array([(row % buffer._ring) * buffer._num_envs + env]))
-            mc_return, next_action = expected(naive, row, env)
+            mc_return, next_action, known = expected(naive, row, env)
             np.testing.assert_allclose(batch.extras["mc_return"].item(), mc_return, rtol=1e-4, atol=1e-5)
             np.testing.assert_array_equal(batch.extras["next_action"][0].numpy(), next_action)
+            assert batch.extras["next_action_known"].tolist() == [known]
 
 
 @st.composite
@@ -137,6 +138,7 @@ def test_a_dataset_gets_its_returns_and_next_actions_by_hand(kind):
     batch = buffer.gather(np.arange(5))
     np.testing.assert_allclose(batch.extras["mc_return"].numpy(), [1 + 0.9 * 2, 2, 4, 8, 16], rtol=1e-6)
     np.testing.assert_array_equal(batch.extras["next_action"][:, 0].numpy(), [1, 1, 2, 3, 4])
+    assert batch.extras["next_action_known"].tolist() == [True, False, False, False, False]
 
 
 def test_returns_of_long_data_equal_a_sum_over_definitions():

@@ -162,6 +162,14 @@ def test_statistics_and_reward_scale_stay_those_of_the_data(tmp_path: Path, monk
         assert learned <= {round(0.25 * reward, 5) for reward in rewards}
 
 
+def test_other_rewards_than_those_that_values_were_learned_by_are_refused(tmp_path: Path) -> None:
+    source = offline("iql", tmp_path / "offline")
+    changes = {"init_from": str(source), "dataset__reward": "scale", "dataset__reward_scale": 0.1}
+    with pytest.raises(ConfigError, match=r"makes r · 0.1 \+ 0 .* learned its values from r · 1 \+ 0"):
+        Runner(pendulum("iql", "mixed", **changes)).train(tmp_path / "online")
+    assert not (tmp_path / "online").exists()
+
+
 def noting(rewards: list[float], step: Any) -> Any:
     """A step that writes down its rewards."""
 
