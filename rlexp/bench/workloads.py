@@ -45,6 +45,14 @@ SB3_DETERMINISTIC = (  # Stable-Baselines3's defaults for DDPG and TD3: wider ne
     "trainer.learning_starts=100",
 )
 
+
+def small(algo: str, title: str, overrides: tuple[str, ...] = ()) -> Workload:
+    """With networks of 64, which cost less than what surrounds them; at SB3's widths matrix products are the limit."""
+    title = f"{title} Pendulum, networks of 64, batch 256, one update per step"
+    given = (f"algo={algo}", "env=pendulum", "trainer.learning_starts=100", *overrides, "model.hidden=[64,64]")
+    return Workload(f"{algo}_pendulum_small", title, given, "sb3", least=2.5, aim=3)
+
+
 WORKLOADS = (
     Workload(
         "ppo_cartpole",
@@ -141,6 +149,11 @@ WORKLOADS = (
         least=2,
         aim=3,
     ),
+    small("sac", "SAC"),
+    small("ddpg", "DDPG", SB3_DETERMINISTIC),
+    small("td3", "TD3", SB3_DETERMINISTIC),
+    small("tqc", "TQC", ("algo.n_critics=2",)),
+    small("crossq", "CrossQ"),
     offline("crr", "CRR", ("algo=crr",), least=2.5, aim=3),
     Workload(
         "discrete_sac_cartpole",
