@@ -27,13 +27,23 @@ def load() -> dict[str, dict[str, Any]]:
     """The measurements there are, by command."""
     found: dict[str, dict[str, Any]] = {}
     for part in PARTS:
-        for path in sorted(HERE.glob(f"{part}*.json")):  # a command may have been run for some of its work at a time
-            document = json.loads(path.read_text(encoding="utf-8"))
-            commit = (document["git"]["rlexp"] or {}).get("commit", "?")[:10]
-            found.setdefault(part, document | {"results": [], "commits": {}})
-            found[part]["results"] += document["results"]
-            found[part]["commits"] |= {result["name"]: commit for result in document["results"]}
+        documents = [json.loads(path.read_text(encoding="utf-8")) for path in HERE.glob(f"{part}*.json")]
+        results: dict[Any, dict[str, Any]] = {}
+        commits: dict[str, str] = {}
+        for document in sorted(documents, key=lambda each: each["created"]):  # what was measured again replaces the old
+            for result in document["results"]:
+                results[result["name"], result.get("side")] = result
+                commits[result["name"]] = (document["git"]["rlexp"] or {}).get("commit", "?")[:10]
+        if documents:
+            newest = max(documents, key=lambda each: each["created"])
+            found[part] = newest | {"results": list(results.values()), "commits": commits, "length": _length(documents)}
     return found
+
+
+def _length(documents: list[dict[str, Any]]) -> str:
+    """How long was measured: ``3 rounds of 2 s``, of every run that there was."""
+    given = [document["options"] for document in documents if "seconds" in document["options"]]
+    return " or ".join(sorted({f"{each['rounds']} rounds of {each['seconds']:g} s" for each in given}))
 
 
 def render(found: dict[str, dict[str, Any]]) -> str:
@@ -86,11 +96,10 @@ def speed(document: dict[str, Any]) -> str:
                 f"{result['least']:g}× {'reached' if best.get('ratio', 0) >= result['least'] else 'missed'}",
             ]
         )
-    options = document["options"]
     head = ["work", "rlexp per second (threads)", "peer", "per second (threads)", "ratio", "goal"]
     return (
         "## Steady state\n\n`rlexp bench speed --against sb3,d3rlpy`, each side at its better number of threads, "
-        f"{options['rounds']} rounds of {options['seconds']:g} s.\n\n{table(head, rows)}"
+        f"{document['length']}.\n\n{table(head, rows)}"
     )
 
 
@@ -128,9 +137,7 @@ def startup(document: dict[str, Any]) -> str:
 def scaling(document: dict[str, Any]) -> str:
     """Rates against sizes."""
     parts = [
-        "## Scaling\n\n`rlexp bench scaling --rounds {rounds} --seconds {seconds:g}`, one thread.\n".format(
-            **document["options"]
-        ),
+        f"## Scaling\n\n`rlexp bench scaling`, one thread, {document['length']}.\n",
         "![Rates against environments, buffer fill and ensemble size](scaling.png)\n",
     ]
     for result in document["results"]:
@@ -193,4 +200,8 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(render(load()), encoding="utf-8")
+    from rlexp.bench import pictures
+
+    measured = load()
+    PAGE.write_text(render(measured), encoding="utf-8")
+    pictures.scaling(measured["scaling"]["results"], HERE / "scaling.png")
