@@ -92,8 +92,8 @@ def _check_metadata(path: Path) -> None:
     for key in ("observation_space", "action_space"):
         if not isinstance(metadata.get(key), str):
             raise DataError(
-                f"{path} declares no {key}. Minari would run the code that the dataset names as its environment to find "
-                "out, so it is refused. Download a newer version of the dataset, or save it again with its spaces."
+                f"{path} declares no {key}. To find out, Minari would run the code that the dataset names as its "
+                "environment, so it is refused. Download a newer version of the dataset, or save it again with spaces."
             )
 
 
