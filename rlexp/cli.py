@@ -238,15 +238,15 @@ def resume(arguments: list[str]) -> int:
     from rlexp.config.compose import register
     from rlexp.options import ResumeOptions, read_options
 
-    path, rest = _run_argument("resume", arguments)
+    path, rest = run_argument("resume", arguments)
     options, overrides = read_options(ResumeOptions, rest)
-    _prepare(options.trust)
+    prepare(options.trust)
     register()
     from rlexp.config.trust import trusting
     from rlexp.resuming import resume_run
 
     try:
-        with _opening(path):
+        with opening(path):
             _until_signal(
                 lambda: resume_run(
                     path,
@@ -265,15 +265,15 @@ def evaluate(arguments: list[str]) -> int:
     """Play episodes with a trained policy and print the returns."""
     from rlexp.options import EvalOptions, read_options
 
-    path, rest = _run_argument("eval", arguments)
+    path, rest = run_argument("eval", arguments)
     options, overrides = read_options(EvalOptions, rest)
-    _prepare(options.trust)
+    prepare(options.trust)
     from rlexp.config.trust import trusting
     from rlexp.evaluation import Evaluator
     from rlexp.loading import load
     from rlexp.loggers.tables import print_evaluation
 
-    with _opening(path):
+    with opening(path):
         loaded = load(path, which=options.checkpoint, overrides=overrides, trust=trusting(options.trust))
     runner = loaded.runner
     evaluator = Evaluator(runner.env, render_mode="human" if options.render else None)
@@ -293,15 +293,15 @@ def predict(arguments: list[str]) -> int:
     """Answer every observation on standard input with one line of action; an empty line begins a new episode."""
     from rlexp.options import PredictOptions, read_options
 
-    path, rest = _run_argument("predict", arguments)
+    path, rest = run_argument("predict", arguments)
     options, overrides = read_options(PredictOptions, rest)
-    _prepare(options.trust)
+    prepare(options.trust)
     from rlexp.config.trust import trusting
     from rlexp.errors import DataError
     from rlexp.loading import load
     from rlexp.prediction import Predictor
 
-    with _opening(path):
+    with opening(path):
         loaded = load(path, which=options.checkpoint, overrides=overrides, trust=trusting(options.trust))
     policy = loaded.runner.policy(loaded.checkpoint.tree["policy"], loaded.checkpoint.path)
     predictor = Predictor(loaded.runner.env, policy, options.seed)
@@ -340,7 +340,8 @@ def _json_action(action: Any) -> Any:
     return [_json_action(each) for each in action] if isinstance(action, list) else action.tolist()
 
 
-def _run_argument(command: str, arguments: list[str]) -> tuple[Path, list[str]]:
+def run_argument(command: str, arguments: list[str]) -> tuple[Path, list[str]]:
+    """The run that a command is given first, and its other arguments."""
     if not arguments or "=" in arguments[0]:
         raise ConfigError(f"rlexp {command} needs a run directory or checkpoint first: rlexp {command} outputs/NAME")
     path = Path(arguments[0])
@@ -350,7 +351,7 @@ def _run_argument(command: str, arguments: list[str]) -> tuple[Path, list[str]]:
 
 
 @contextlib.contextmanager
-def _opening(path: Path) -> Iterator[None]:
+def opening(path: Path) -> Iterator[None]:
     """Of a run made in Python the shell has all but the function that makes its environment."""
     try:
         yield
@@ -361,7 +362,7 @@ def _opening(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _prepare(trusted: Sequence[str]) -> None:
+def prepare(trusted: Sequence[str]) -> None:
     """Make the packages that the user has named importable from the working directory.
 
     Without any, it stays out of the search path: it may be the stranger's run itself, with a torch.py in it.

@@ -22,20 +22,20 @@ RANDOM = "random"
 
 def collect(arguments: list[str]) -> int:
     """Play a policy and keep the transitions as a dataset."""
-    from rlexp.cli import _opening, _prepare, _run_argument
+    from rlexp.cli import opening, prepare, run_argument
     from rlexp.options import CollectOptions, read_options
 
-    path, rest = _run_argument("collect", arguments)
+    path, rest = run_argument("collect", arguments)
     options, overrides = read_options(CollectOptions, rest)
     _check_collect(options, str(path) == RANDOM)
     kind = _format(options)
     _check_target(options.to, kind)
-    _prepare(options.trust)
+    prepare(options.trust)
     if str(path) == RANDOM:
         env = _environment(overrides)
         data, algorithm = _play_random(env, options), RANDOM
     else:
-        with _opening(path):
+        with opening(path):
             env, data, algorithm = _play_run(path, options, overrides)
     where = _write(options.to, kind, data, env, algorithm)
     _tell(data, where, kind)
@@ -235,6 +235,8 @@ def print_report(name: str, report: Any, plot: str | None) -> None:
     print()
     if plot is not None:
         print(f"picture   {plot}")
+    for note in report.notes:
+        print(note)
     if not report.problems:
         print("No problems found.")
         return

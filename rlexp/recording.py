@@ -24,7 +24,7 @@ class Manner(Enum):
 
     deterministic = "deterministic"  # the greedy action
     stochastic = "stochastic"  # as it explored in training
-    epsilon = "epsilon"  # the greedy action, but with probability epsilon any other
+    epsilon = "epsilon"  # the greedy action, but with probability epsilon a random one
 
 
 class Actor(Protocol):
@@ -66,7 +66,7 @@ class PolicyActor:
         self.carry = None
 
     def __call__(self, obs: ArrayTree) -> np.ndarray:
-        """What the policy does, or with probability epsilon something else; it remembers the observation either way."""
+        """What the policy does, or with probability epsilon any action; it remembers the observation either way."""
         policy = self.policy
         seen = policy.normalized(policy.tensor(obs))
         act = policy.act(seen, self.carry, explore=self.manner is Manner.stochastic, generator=self.generator)
@@ -103,7 +103,7 @@ def record(
         while rows.count < (steps or np.inf) and finished < (episodes or np.inf):
             action = actor(obs)
             step = envs.step(action)
-            rows.add(obs, _taken(action, spec), step)
+            rows.add(obs, taken(action, spec), step)
             obs = step.obs
             if step.terminated[0] or step.truncated[0]:
                 finished += 1
@@ -115,7 +115,7 @@ def record(
     return rows.transitions()
 
 
-def _taken(action: np.ndarray, spec: EnvSpec) -> np.ndarray:
+def taken(action: np.ndarray, spec: EnvSpec) -> np.ndarray:
     """The environment clips to its bounds; what is kept is what was done."""
     return np.clip(action, *spec.action.bounds) if spec.action.kind == "continuous" else action
 

@@ -71,6 +71,9 @@ def play_episodes(policy: Policy, env: GymEnv, episodes: int, seed: int, *, expl
     """``episodes`` whole episodes of a policy in one environment; the same seed gives the same ones."""
     import torch
 
+    from rlexp.recording import taken
+
+    spec = env.spec()
     generator = torch.Generator(policy.device).manual_seed(derive_seed(seed, "actions"))
     rows: list[tuple[Any, ...]] = []
     envs = env.build(seed, num_envs=1)
@@ -80,7 +83,7 @@ def play_episodes(policy: Policy, env: GymEnv, episodes: int, seed: int, *, expl
             act = policy.act(policy.normalized(policy.tensor(obs)), carry, explore=explore, generator=generator)
             action = policy.env_action(act.action)
             step = envs.step(action)
-            rows.append(_copied(obs, action, step.reward, step.next_obs, step.terminated, step.truncated))
+            rows.append(_copied(obs, taken(action, spec), step.reward, step.next_obs, step.terminated, step.truncated))
             obs, carry = step.obs, act.carry
             if step.terminated[0] or step.truncated[0]:
                 left -= 1

@@ -47,6 +47,7 @@ class Report:
     ends: list[str]  # [E] how each one ended
     reward: dict[str, float]  # mean, std, min, max
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what was left out
 
     def count(self, end: str) -> int:
         """Episodes that ended so."""
@@ -118,7 +119,7 @@ class Inspector:
                 slack = np.where(np.isfinite(high - low), _TOLERANCE * (high - low), _TOLERANCE)
             else:
                 low, high, slack = np.zeros(1), np.array(self.action.nvec) - 1, np.zeros(1)
-            if flat.shape[1] not in (1, len(high)):
+            if flat.shape[1] != len(high):
                 raise DataError(f"actions have {flat.shape[1]} numbers, but the environment takes {len(high)}.")
             self.outside += int(((flat < low - slack) | (flat > high + slack)).any(1).sum())
 
@@ -175,6 +176,7 @@ class Inspector:
         lengths = np.array(self.lengths)
         found = Report(self.stream.kind, self.rows, self.columns, np.array(self.returns), lengths, self.ends, reward)
         found.problems = [*self._bad_numbers(), *self._bad_actions(), *self._limits(found), *self._bad_ends(found)]
+        found.notes = self.stream.notes
         return found
 
     def _bad_numbers(self) -> list[str]:

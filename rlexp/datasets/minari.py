@@ -7,6 +7,7 @@ about itself, and follows no link out of its file.
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -77,9 +78,23 @@ def open_minari(dataset_id: str) -> Any:
         )
     file = folder / "data" / "main_data.hdf5"
     with reading(folder, "Minari dataset"), _library() as minari:
+        _check_metadata(folder / "data" / "metadata.json")
         if file.exists():
             check_hdf5_links(file)
         return minari.load_dataset(dataset_id)
+
+
+def _check_metadata(path: Path) -> None:
+    """Refuse a dataset that does not declare its spaces: the library would make the environment it names to ask it."""
+    if not path.is_file():
+        raise DataError(f"{path} is missing. Download or save the dataset again.")
+    metadata = json.loads(path.read_text())
+    for key in ("observation_space", "action_space"):
+        if not isinstance(metadata.get(key), str):
+            raise DataError(
+                f"{path} declares no {key}. To find out, Minari would run the code that the dataset names as its "
+                "environment, so it is refused. Download a newer version of the dataset, or save it again with spaces."
+            )
 
 
 def minari_episodes(dataset: Any) -> Iterator[Transitions]:

@@ -46,13 +46,23 @@ def repaired(
 ) -> tuple[Transitions, list[str]]:
     """The data with the wanted repairs made, and a line on each that changed something."""
     done = []
-    if Repair.drop_nan in repairs:
-        keep = np.ones(len(data), bool)
-        for _, column in columns_of(data):
-            keep &= finite_rows(column)
-        if not keep.all():
-            data = without(data, ~keep)
-            done.append(f"{source}: {int((~keep).sum()):,} transitions with NaN or infinity are left out.")
+    # Where episodes end is settled before rows are taken out of them: a hole would hide how long they were.
+    if Repair.time_limits in repairs:
+        steps = data.episode_steps(unknown=~finite(data))
+        if (limit := time_limit(data, steps, spec)) is not None and (late := data.terminated & (steps == limit)).any():
+            note = f"{source}: {int(late.sum()):,} terminations at step {limit:,} are read as time limits"
+            if data.derived:
+                data = without(data, late)
+                done.append(f"{note}, and left out, because what was observed after them is not recorded.")
+            else:
+                data = replace(data, terminated=data.terminated & ~late, truncated=data.truncated | late)
+                done.append(f"{note}.")
+    if Repair.drop_crossing in repairs and (crosses := data.crossing() & data.truncated).any():
+        data = without(data, crosses)
+        done.append(f"{source}: {int(crosses.sum()):,} rows are left out whose next observation is the next episode's.")
+    if Repair.drop_nan in repairs and not (keep := finite(data)).all():
+        data = without(replace(data, gaps=_gaps(data, ~keep)), ~keep)
+        done.append(f"{source}: {int((~keep).sum()):,} transitions with NaN or infinity are left out.")
     bounded = spec is not None and spec.action.kind == "continuous" and data.action[:1].size == spec.action.dim
     if Repair.clip_actions in repairs and bounded:  # what does not fit at all is refused by the check
         assert spec is not None
@@ -60,14 +70,6 @@ def repaired(
         if changed := int((action != data.action).reshape(len(data), -1).any(1).sum()):
             data = replace(data, action=action)
             done.append(f"{source}: {changed:,} actions are clipped to their bounds.")
-    if Repair.drop_crossing in repairs and (crosses := data.crossing() & data.truncated).any():
-        data = without(data, crosses)
-        done.append(f"{source}: {int(crosses.sum()):,} rows are left out whose next observation is the next episode's.")
-    if Repair.time_limits in repairs and (limit := time_limit(data, spec)) is not None:
-        late = data.terminated & (data.episode_steps() == limit)
-        data = replace(data, terminated=data.terminated & ~late, truncated=data.truncated | late)
-        if late.any():
-            done.append(f"{source}: {int(late.sum()):,} terminations at step {limit:,} are read as time limits.")
     return data, done
 
 
@@ -101,17 +103,25 @@ def suspicious_terminations(data: Transitions, limit: int) -> int:
     return int((data.terminated & at_limit).sum())
 
 
-def time_limit(data: Transitions, spec: EnvSpec | None) -> int | None:
-    """The environment's, or the length of the longest episodes in the data."""
+def time_limit(data: Transitions, steps: np.ndarray, spec: EnvSpec | None) -> int | None:
+    """The environment's, or the length of the longest episodes in the data if that many terminate there."""
     if spec is not None and spec.max_episode_steps is not None:
         return spec.max_episode_steps
-    ended = data.terminated | data.truncated
-    return int(data.episode_steps()[ended].max()) if ended.any() else None
+    longest = int(steps[data.terminated | data.truncated].max(initial=0))
+    return longest if int((data.terminated & (steps == longest)).sum()) >= MANY else None
 
 
 def columns_of(data: Transitions) -> list[tuple[str, np.ndarray]]:
     """Every column that holds numbers, by D4RL's names."""
     return [(key, column) for key, column in data.to_d4rl().items() if key not in ("terminals", "timeouts")]
+
+
+def finite(data: Transitions) -> np.ndarray:
+    """[B] bool: transitions without NaN and infinity."""
+    good = np.ones(len(data), bool)
+    for _, column in columns_of(data):
+        good &= finite_rows(column)
+    return good
 
 
 def finite_rows(column: np.ndarray) -> np.ndarray:
@@ -136,7 +146,17 @@ def without(data: Transitions, drop: np.ndarray) -> Transitions:
         next_obs=tree_map(lambda leaf: leaf[~drop], data.next_obs),
         terminated=data.terminated[~drop],
         truncated=truncated[~drop],
+        gaps=None if data.gaps is None else data.gaps[~drop],
     )
+
+
+def _gaps(data: Transitions, drop: np.ndarray) -> np.ndarray:
+    """[B] bool: rows whose episode goes on with, or came from, a row that is dropped."""
+    goes_on = ~(data.terminated | data.truncated)[:-1]
+    gaps = np.zeros(len(data), bool) if data.gaps is None else data.gaps.copy()
+    gaps[:-1] |= drop[1:] & goes_on
+    gaps[1:] |= drop[:-1] & goes_on
+    return gaps
 
 
 def leaves_differ(left: object, right: object, rows: int) -> np.ndarray:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from rlexp.config.component import component
 from rlexp.datasets.files import read_npz, save_npz
@@ -58,17 +61,7 @@ class RunDataset(DatasetSettings):
 
     def load(self, env: GymEnv) -> Transitions:
         """The memories one after another, each in time order."""
-        folder = Path(self.path).expanduser()
-        found = []
-        for run in run_folders(folder):
-            try:
-                found.append(read_memory(run))
-            except (DataError, CheckpointError) as error:
-                if run == folder:
-                    raise
-                self.report(f"Left out: {error}")
-        if not found:
-            raise DataError(f"dataset.path={self.path}: there is no run with a replay memory. Give the folder of one.")
+        found = list(read_memories(Path(self.path).expanduser(), self.report))
         return self.prepared(joined(found), env.spec(), f"the replay memory of {self.path}")
 
     def spaces(self, limit: float | None = None) -> EnvSpec:
@@ -86,6 +79,23 @@ def run_folders(folder: Path) -> list[Path]:
     from rlexp.runs import find_runs
 
     return [Path(entry["name"]) for entry in find_runs([folder])]
+
+
+def read_memories(folder: Path, report: Callable[[str], None]) -> Iterator[Transitions]:
+    """The replay memories of the runs at or below a folder; runs below it without one are reported and left out."""
+    count = 0
+    for run in run_folders(folder):
+        try:
+            data = read_memory(run)
+        except (DataError, CheckpointError) as error:
+            if run == folder:
+                raise
+            report(f"Left out: {error}")
+            continue
+        count += 1
+        yield data
+    if not count:
+        raise DataError(f"{folder}: there is no run with a replay memory. Give the folder of one.")
 
 
 def read_memory(path: Path, *, trust: Trust | None = None, which: str = "last") -> Transitions:
@@ -112,4 +122,7 @@ def read_memory(path: Path, *, trust: Trust | None = None, which: str = "last") 
         data = runner.buffer.transitions()
     except CheckpointError as error:
         raise CheckpointError(f"{error} Use another checkpoint than {loaded.checkpoint.path}.") from error
-    return replace(data, action=policy.env_action(data.action))
+    gaps = None
+    if runner.buffer.oldest_row:  # it has wrapped: what came before its oldest rows is overwritten
+        gaps = np.arange(len(data)) % (len(data) // runner.env.num_envs) == 0
+    return replace(data, action=policy.env_action(data.action), gaps=gaps)

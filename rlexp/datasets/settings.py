@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from rlexp.datasets.repairs import Finding, Repair, refuse_traps, repaired
+from rlexp.datasets.transitions import check_shapes
 from rlexp.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class FileSettings(DatasetSettings):
 
     def prepared(self, data: Transitions, spec: EnvSpec, source: str) -> Transitions:
         """As for other data, after the repairs; what still looks like a defect is refused."""
+        check_shapes(data.to_d4rl(), source)
         data, done = repaired(data, spec, self.repair, source)
         for line in done:
             self.report(line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +11,8 @@ import numpy as np
 
 from rlexp.datasets.files import hdf5_arrays, read_npz
 from rlexp.datasets.minari import is_minari, minari_episodes, open_minari
-from rlexp.datasets.replay import read_memory, run_folders
-from rlexp.datasets.transitions import Transitions
+from rlexp.datasets.replay import read_memories, run_folders
+from rlexp.datasets.transitions import Transitions, check_shapes, flags
 from rlexp.errors import DataError
 from rlexp.tree import ArrayTree, tree_map
 
@@ -46,7 +46,7 @@ class Stream:
     has_timeouts: bool = True
     has_next_obs: bool = True
     action: ActionSpec | None = None  # where the dataset itself says what actions there are
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what was left out, known when all has been read
 
 
 def open_stream(path: str) -> Stream:
@@ -61,16 +61,17 @@ def open_stream(path: str) -> Stream:
             return _of_hdf5(place)
         raise DataError(f"{place} is neither a NumPy archive (.npz) nor an HDF5 file.")
     if place.is_dir() and (runs := run_folders(place)):
-        return Stream("replay memory of runs" if len(runs) > 1 else "replay memory of a run", _of_runs(runs))
+        kind, notes = "replay memory of runs" if len(runs) > 1 else "replay memory of a run", list[str]()
+        return Stream(kind, _of_runs(place, notes.append), notes=notes)
     if is_minari(path):
         return _of_minari(path)
     problem = "holds no run" if place.exists() else "does not exist, and is no id of a local Minari dataset"
     raise DataError(f"{path} {problem}. Give a .npz or .hdf5 file, a run directory, or a Minari id.")
 
 
-def _of_runs(runs: list[Path]) -> Iterator[Piece]:
-    for run in runs:
-        yield from pieces_of(read_memory(run))
+def _of_runs(folder: Path, report: Callable[[str], None]) -> Iterator[Piece]:
+    for data in read_memories(folder, report):
+        yield from pieces_of(data)
 
 
 def pieces_of(data: Transitions) -> Iterator[Piece]:
@@ -116,23 +117,19 @@ def _of_arrays(kind: str, arrays: Mapping[str, Any], path: Path) -> Stream:
 
 def _cut(arrays: Mapping[str, Any], path: Path) -> Iterator[Piece]:
     """Arrays, or datasets of an open file, in pieces of so many rows."""
-    counts = {name: len(array) for name, array in arrays.items()}
-    total = counts["rewards"]
-    for name, count in counts.items():
-        if count != total:
-            raise DataError(f"{path}: {name} has {count} rows but rewards has {total}. Save one row per transition.")
-    for start in range(0, total, ROWS):
+    check_shapes(arrays, str(path))
+    for start in range(0, len(arrays["rewards"]), ROWS):
         part = {name: np.asarray(array[start : start + ROWS]) for name, array in arrays.items()}
-        flags = [
-            part[name].reshape(-1).astype(bool) if name in part else np.zeros(len(part["rewards"]), bool)
+        ended = [
+            flags(part[name], name, str(path)) if name in part else np.zeros(len(part["rewards"]), bool)
             for name in ("terminals", "timeouts")
         ]
         yield Piece(
             _tree(part, "observations"),
             part["actions"],
             part["rewards"].reshape(-1),
-            flags[0],
-            flags[1] & ~flags[0],
+            ended[0],
+            ended[1] & ~ended[0],
             _tree(part, "next_observations") if any(name.startswith("next_observations") for name in part) else None,
         )
 

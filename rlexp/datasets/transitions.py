@@ -48,6 +48,8 @@ class Transitions:
     sources: tuple[
         tuple[int, float | None], ...
     ] = ()  # rows of each source, in order; how likely it is (None: by rows)
+    derived: bool = False  # next_obs are those of the next rows; a terminated row has its own observation in its place
+    gaps: np.ndarray | None = None  # [B] bool: rows that others of the same episode are missing before or after
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -69,24 +71,17 @@ class Transitions:
         timeout = _array(arrays, "timeouts", source) if "timeouts" in arrays else np.zeros(len(reward), bool)
         next_obs = _observations(arrays, "next_observations", source)
 
-        count = len(reward)
         columns = {"actions": action, "rewards": reward, "terminals": terminal, "timeouts": timeout}
         columns |= {f"observations/{name}".rstrip("/"): leaf for name, leaf in tree_leaves(obs)}
         if next_obs is not None:
-            if isinstance(obs, dict) != isinstance(next_obs, dict) or not _same_names(obs, next_obs):
-                raise DataError(f"{source}: next_observations has other entries than observations. Save both alike.")
             columns |= {f"next_observations/{name}".rstrip("/"): leaf for name, leaf in tree_leaves(next_obs)}
-        for key, column in columns.items():
-            if len(column) != count:
-                raise DataError(
-                    f"{source}: {key} has {len(column)} rows but rewards has {count}. Save one row per transition."
-                )
+        check_shapes(columns, source)
         reward = _vector(reward, "rewards", source, "biuf")
-        terminated = _flags(terminal, "terminals", source)
-        truncated = _flags(timeout, "timeouts", source) & ~terminated
+        terminated = flags(terminal, "terminals", source)
+        truncated = flags(timeout, "timeouts", source) & ~terminated
         if next_obs is not None:
             return cls(obs, action, reward, next_obs, terminated, truncated)
-        data = _with_following_obs(obs, action, reward, terminated, truncated)
+        data = replace(_with_following_obs(obs, action, reward, terminated, truncated), derived=True)
         return data if "timeouts" in arrays else replace(data, doubt=_unknown_ends(terminated, source))
 
     def to_d4rl(self) -> dict[str, np.ndarray]:
@@ -118,10 +113,10 @@ class Transitions:
         with np.errstate(over="ignore"):  # reported below
             reward = reward.astype(np.float32, copy=False)
         _check_finite(reward, "rewards", source)
-        flags = [
-            _flags(flag, key, source) for flag, key in ((self.terminated, "terminals"), (self.truncated, "timeouts"))
+        ended = [
+            flags(flag, key, source) for flag, key in ((self.terminated, "terminals"), (self.truncated, "timeouts"))
         ]
-        if any(len(column) != count for column in flags):
+        if any(len(column) != count for column in ended):
             raise DataError(f"{source}: terminals or timeouts do not have {count} rows. Save one row per transition.")
         return replace(
             self,
@@ -129,8 +124,8 @@ class Transitions:
             action=_fit_action(self.action, spec.action, count, source, spec.id),
             reward=reward,
             next_obs=next_obs,
-            terminated=flags[0],
-            truncated=flags[1] & ~flags[0],
+            terminated=ended[0],
+            truncated=ended[1] & ~ended[0],
         )
 
     def breaks(self) -> np.ndarray:
@@ -156,45 +151,59 @@ class Transitions:
         ends[-1:] = True
         return ends
 
-    def episode_steps(self) -> np.ndarray:
-        """[B] the number of each row within its episode, from 1."""
-        starts = np.concatenate([[0], np.flatnonzero(self.ends())[:-1] + 1])
+    def episode_steps(self, unknown: np.ndarray | None = None) -> np.ndarray:
+        """[B] the number of each row within its episode, from 1; nothing is broken at or before ``unknown`` rows."""
+        ends = self.ends()
+        if unknown is not None:
+            ends &= self.terminated | self.truncated | ~(unknown | np.append(unknown[1:], False))
+            ends[-1:] = True
+        starts = np.concatenate([[0], np.flatnonzero(ends)[:-1] + 1])
         first = np.zeros(len(self), np.int64)
         first[starts] = starts
         return np.arange(len(self)) - np.maximum.accumulate(first) + 1
 
     def starts(self) -> np.ndarray:
-        """[E] the rows that episodes begin with; not those after a break, where it is not known what came before."""
-        return np.concatenate([[0], np.flatnonzero((self.terminated | self.truncated)[:-1]) + 1])
+        """[E] the rows that episodes begin with; not those after a break or gap, where what came before is not known.
+
+        Where that leaves none, those that pieces of episodes begin with.
+        """
+        starts = np.concatenate([[0], np.flatnonzero((self.terminated | self.truncated)[:-1]) + 1])
+        known = starts[~self._beside_gaps(starts, starts)]
+        return known if len(known) else starts
+
+    def _beside_gaps(self, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+        """[E] bool: whether rows are missing before or after the pieces from ``first`` to ``last``."""
+        return np.zeros(len(first), bool) if self.gaps is None else self.gaps[first] | self.gaps[last]
 
     def episode_returns(self) -> np.ndarray:
         """[E] the sum of rewards of each whole episode; of pieces, where there is no whole one."""
         last = np.flatnonzero(self.ends())
         starts = np.concatenate([[0], last[:-1] + 1])
         returns = np.add.reduceat(self.reward.astype(np.float64), starts)
-        whole = (self.terminated | self.truncated)[last]
+        whole = (self.terminated | self.truncated)[last] & ~self._beside_gaps(starts, last)
         return returns[whole] if whole.any() else returns
 
     def best_episodes(self, share: float) -> Transitions:
         """The ``share`` of the episodes (at least one) whose undiscounted return is highest, in their old order.
 
-        A last episode without an end is left out: what it would have come to is not known.
+        A last episode without an end is left out, as are those with gaps: what they would have come to is not known.
         """
         ends = np.flatnonzero(self.terminated | self.truncated | self.breaks())
-        if not len(ends):
+        whole = np.flatnonzero(~self._beside_gaps(np.concatenate([[0], ends[:-1] + 1])[: len(ends)], ends))
+        if not len(whole):
             raise DataError(
                 "The dataset has no complete episode to choose by its return. Leave trainer.best_episodes=1."
             )
         number = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=-1))  # of each row's episode
         returns = np.bincount(number, self.reward[: len(number)].astype(np.float64))
-        best = np.argsort(-returns, kind="stable")[: max(1, round(share * len(ends)))]
+        best = whole[np.argsort(-returns[whole], kind="stable")[: max(1, round(share * len(whole)))]]
         keep = np.flatnonzero(np.isin(number, best))
         columns = {name: getattr(self, name)[keep] for name in ("action", "reward", "terminated", "truncated")}
         obs, next_obs = (tree_map(lambda leaf: leaf[keep], tree) for tree in (self.obs, self.next_obs))
         last = np.cumsum([rows for rows, _ in self.sources])
         kept = np.diff(np.searchsorted(keep, last), prepend=0).tolist()  # rows of each source
         sources = tuple((rows, weight) for rows, (_, weight) in zip(kept, self.sources) if rows)
-        return replace(self, obs=obs, next_obs=next_obs, sources=sources, **columns)
+        return replace(self, obs=obs, next_obs=next_obs, sources=sources, gaps=None, **columns)
 
     @property
     def sha256(self) -> str:
@@ -214,8 +223,8 @@ def joined(parts: Sequence[Transitions]) -> Transitions:
     if any(form != forms[0] for form in forms):
         raise DataError(f"The data have different observations, {forms[0]} and others: they cannot be put together.")
     truncated = [part.truncated.copy() for part in parts]
-    for flags, part in zip(truncated, parts):
-        flags[-1:] = ~part.terminated[-1:]
+    for column, part in zip(truncated, parts):
+        column[-1:] = ~part.terminated[-1:]
 
     def cat(*leaves: np.ndarray) -> np.ndarray:
         if any(leaf.shape[1:] != leaves[0].shape[1:] for leaf in leaves):
@@ -231,6 +240,7 @@ def joined(parts: Sequence[Transitions]) -> Transitions:
         terminated=cat(*(part.terminated for part in parts)),
         truncated=cat(*truncated),
         doubt=next((part.doubt for part in parts if part.doubt is not None), None),
+        gaps=cat(*(np.zeros(len(part), bool) if part.gaps is None else part.gaps for part in parts)),
     )
 
 
@@ -273,6 +283,35 @@ def check_keys(names: Iterable[str], source: str) -> None:
             raise DataError(_missing_key(present, key, source))
 
 
+def check_shapes(arrays: Mapping[str, Any], source: str) -> None:
+    """Refuse what are not columns of the same rows, before anything compares them; datasets of an open file will do."""
+    for key, array in arrays.items():
+        if not array.shape:
+            raise DataError(f"{source}: {key} is a single number. Save one row per transition.")
+    count = arrays["rewards"].shape[0]
+    for key, array in arrays.items():
+        if array.shape[0] != count:
+            raise DataError(
+                f"{source}: {key} has {array.shape[0]} rows but rewards has {count}. Save one row per transition."
+            )
+        if key in ("rewards", "terminals", "timeouts") and array.shape[1:] not in ((), (1,)):
+            raise DataError(f"{source}: {key} is {array.dtype} {array.shape}. Save one number per transition.")
+    here, following = (
+        {name[len(key) :]: array.shape[1:] for name, array in arrays.items() if name.split("/")[0] == key}
+        for key in ("observations", "next_observations")
+    )
+    if not here:
+        raise DataError(_missing_key(arrays, "observations", source))  # an empty group
+    if following and set(here) != set(following):
+        raise DataError(f"{source}: next_observations has other entries than observations. Save both alike.")
+    for name in following:
+        if here[name] != following[name]:
+            raise DataError(
+                f"{source}: rows of next_observations{name} have the shape {following[name]}, those of "
+                f"observations{name} {here[name]}. Save both alike."
+            )
+
+
 def _resembles(name: str, key: str) -> bool:
     plain = name.lower().replace("-", "_")
     return _OTHER_NAMES.get(plain) == key or difflib.SequenceMatcher(None, plain, key).ratio() > 0.85
@@ -311,10 +350,6 @@ def _missing_key(arrays: Iterable[str], key: str, source: str) -> str:
     return f"{source} has no {key} (it has {found}). Save D4RL's keys: {', '.join(REQUIRED_KEYS)}."
 
 
-def _same_names(left: ArrayTree, right: ArrayTree) -> bool:
-    return set(dict(tree_leaves(left))) == set(dict(tree_leaves(right)))
-
-
 def _vector(array: np.ndarray, key: str, source: str, kinds: str) -> np.ndarray:
     """[B] or [B, 1] as [B]."""
     if array.shape[1:] not in ((), (1,)) or array.dtype.kind not in kinds:
@@ -322,7 +357,8 @@ def _vector(array: np.ndarray, key: str, source: str, kinds: str) -> np.ndarray:
     return array.reshape(-1)
 
 
-def _flags(array: np.ndarray, key: str, source: str) -> np.ndarray:
+def flags(array: np.ndarray, key: str, source: str) -> np.ndarray:
+    """Zeros and ones of any type as booleans [B]."""
     vector = _vector(array, key, source, "biuf")
     if vector.dtype.kind != "b" and not ((vector == 0) | (vector == 1)).all():
         raise DataError(f"{source}: {key} holds values other than 0 and 1. Save booleans.")

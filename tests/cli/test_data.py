@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import h5py
@@ -10,12 +12,15 @@ import numpy as np
 import pytest
 
 from rlexp.config.compose import compose
-from rlexp.datasets import Hdf5Dataset, NpzDataset, Transitions
+from rlexp.datasets import Hdf5Dataset, NpzDataset, RunDataset, Transitions
 from rlexp.datasets.files import read_hdf5, read_npz, save_hdf5, save_npz
+from rlexp.datasets.inspection import inspect
+from rlexp.datasets.streams import open_stream
 from rlexp.envs import GymEnv
 from rlexp.errors import DataError
 from rlexp.runner import Runner
 from tests.cli.conftest import QUICK, Command
+from tests.counting import COUNTING
 
 minari = pytest.importorskip("minari")
 
@@ -238,8 +243,11 @@ def test_all_traps_together_are_named_at_once_and_repaired_together(rlexp: Comma
     answer = rlexp("data", "info", write("hdf5", arrays), "env=pendulum", "env.max_episode_steps=30")
     for part in ("NaN", "bounds", "truncated ends", "of 10 terminations"):
         assert part in answer.out
-    data = Hdf5Dataset(path="data.hdf5", repair=["drop_nan", "clip_actions", "drop_crossing"]).load(ENV)
-    assert len(data) == 189  # 2 rows with NaN, 9 that cross
+    repairs = ["drop_nan", "clip_actions", "drop_crossing", "time_limits"]
+    data = Hdf5Dataset(path="data.hdf5", repair=repairs).load(ENV)
+    assert len(data) == 179  # 2 rows with NaN, 19 that cross
+    assert not data.terminated.any()
+    assert not data.crossing().any()
 
 
 def test_what_is_suspicious_but_right_can_be_accepted() -> None:
@@ -283,6 +291,69 @@ def test_pieces_make_no_difference(rlexp: Command, monkeypatch: pytest.MonkeyPat
     whole = rlexp("data", "info", path, *PENDULUM).out
     monkeypatch.setattr("rlexp.datasets.streams.ROWS", 7)
     assert rlexp("data", "info", path, *PENDULUM).out == whole
+
+
+def wrong_shapes(arrays: dict[str, np.ndarray], what: str) -> None:
+    if what == "a number":
+        arrays["rewards"] = np.array(1, np.float32)
+    elif what == "wide":
+        arrays["next_observations"] = np.zeros((200, 4), np.float32)
+    elif what == "entries":
+        arrays["next_observations/a"] = arrays.pop("next_observations")
+    elif what == "two rewards":
+        arrays["rewards"] = np.zeros((200, 2), np.float32)
+    elif what == "flags":
+        arrays["terminals"] = np.full(200, 2)
+
+
+@pytest.mark.parametrize("kind", ["npz", "hdf5"])
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("a number", "rewards is a single number"),
+        ("wide", r"next_observations have the shape \(4,\)"),
+        ("entries", "other entries than observations"),
+        ("two rewards", r"rewards is float32 \(200, 2\)"),
+        ("flags", "terminals holds values other than 0 and 1"),
+    ],
+)
+def test_arrays_that_do_not_fit_together_are_told_alike_by_looking_and_loading(
+    rlexp: Command, kind: str, what: str, message: str
+) -> None:
+    arrays = pendulum_data()
+    wrong_shapes(arrays, what)
+    path = Path(f"data.{kind}")
+    if kind == "npz":
+        np.savez(path, **arrays)  # type: ignore[arg-type]
+    else:
+        with h5py.File(path, "w") as file:
+            for key, array in arrays.items():
+                file[key] = array
+    answer = rlexp("data", "info", path)
+    assert answer.code == 1
+    assert re.search(message, answer.err)
+    with pytest.raises(DataError, match=message):
+        (NpzDataset if kind == "npz" else Hdf5Dataset)(path=str(path), repair=["drop_crossing"]).load(ENV)
+
+
+def test_too_few_numbers_in_an_action_are_told() -> None:
+    spec = GymEnv(id=COUNTING, kwargs={"action": "continuous"}).spec()
+    with pytest.raises(DataError, match="actions have 1 numbers, but the environment takes 2"):
+        inspect(open_stream(write("npz", pendulum_data())), spec)
+
+
+def test_runs_without_a_memory_are_left_out_of_a_folder(rlexp: Command, sac_run: Path) -> None:
+    small = ["trainer.total_steps=64", "trainer.rollout_steps=64", "trainer.eval_episodes=0", "progress=none"]
+    Runner(compose(["algo=ppo", "env=pendulum", *small, *QUICK])).train(Path("runs/ppo"))
+    shutil.copytree(sac_run, "runs/sac")
+    answer = rlexp("data", "info", "runs")
+    assert answer.code == 0, answer.err
+    assert "60 transitions" in answer.out
+    assert re.search(r"Left out: \S*ppo has no replay memory", answer.out)
+    assert len(RunDataset(path="runs").load(ENV)) == 60
+    alone = rlexp("data", "info", "runs/ppo")
+    assert alone.code == 1
+    assert "has no replay memory" in alone.err
 
 
 def test_runs_and_minari_datasets_are_looked_at_too(rlexp: Command, sac_run: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickle
 import struct
@@ -20,10 +21,11 @@ from rlexp.config.compose import compose
 from rlexp.datasets.files import save_hdf5, save_npz
 from rlexp.datasets.random import RandomDataset
 from rlexp.envs import GymEnv
+from rlexp.errors import RlexpError
 from rlexp.runner import Runner
 from tests import damage
 from tests.security.conftest import TINY
-from tests.security.hostile import Scene, alarm, command, content, forge_config, setting
+from tests.security.hostile import Scene, alarm, command, content, edit_json, forge_config, setting
 
 Harm = Callable[[Path, Path], Any]  # (the file, the marker that a payload would create)
 
@@ -253,3 +255,40 @@ def test_a_damaged_cache_is_collected_again_and_never_unpickled(scene: Scene, mo
         assert RandomDataset(size=50).load(GymEnv(id="Pendulum-v1")).sha256 == wanted.sha256
     assert not heard
     assert not scene.marker.exists()
+
+
+@pytest.mark.parametrize("space", ["observation_space", "action_space"])
+@pytest.mark.parametrize("how", ["missing", "null"])
+def test_minari_makes_no_environment_of_what_a_dataset_says(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, space: str, how: str
+) -> None:
+    """The library would, to learn the spaces that are not declared."""
+    pytest.importorskip("minari")
+    from rlexp.datasets.minari import MinariDataset, dataset_folder, save_minari
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(scene.folder / "minari"))
+    env = GymEnv(id="Pendulum-v1")
+    save_minari("evil/x-v0", RandomDataset(size=100).load(env), env)
+    spec = {
+        "id": "Evil-v0", "entry_point": "os:mkdir", "reward_threshold": None, "nondeterministic": False,
+        "max_episode_steps": None, "order_enforce": True, "disable_env_checker": True,
+        "kwargs": {"path": str(scene.marker)}, "additional_wrappers": [], "vector_entry_point": None,
+    }  # fmt: skip
+
+    def spoil(metadata: dict[str, Any]) -> None:
+        metadata.update({space: None, "env_spec": json.dumps(spec)})
+        if how == "missing":
+            del metadata[space]
+
+    edit_json(dataset_folder("evil/x-v0") / "data" / "metadata.json", spoil)
+    before = content(scene.folder)
+    for surface in (
+        lambda: command("data", "info", "evil/x-v0"),
+        lambda: MinariDataset(id="evil/x-v0").load(env),
+        lambda: MinariDataset(id="evil/x-v0").spaces(),
+    ):
+        with alarm() as heard, pytest.raises(RlexpError, match=f"declares no {space}.* Download"):
+            surface()
+        assert not heard
+    assert not scene.marker.exists()
+    assert content(scene.folder) == before
