@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlexp.bench import report
@@ -68,6 +68,11 @@ def _sac_small(critics: int) -> Entry:
     return _sac(critics, width=64)
 
 
+def _sac_small_two_threads(critics: int) -> Entry:
+    entry = _sac_small(critics)
+    return replace(entry, name=f"{entry.name}, two threads", threads=2)
+
+
 AXES = {
     "envs": Axis(
         "Environments side by side",
@@ -87,7 +92,11 @@ AXES = {
         "Critics in the ensemble",
         "critics (batch 256)",
         (2, 5, 10, 20, 50),
-        {"SAC Pendulum, 2×256": _sac, "SAC Pendulum, 2×64": _sac_small},
+        {
+            "SAC Pendulum, 2×256": _sac,
+            "SAC Pendulum, 2×64": _sac_small,
+            "SAC Pendulum, 2×64, two threads": _sac_small_two_threads,
+        },
         "updates",
     ),
 }

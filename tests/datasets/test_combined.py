@@ -83,7 +83,7 @@ def test_weights_are_given_to_all_or_none(files):
 
 def test_the_command_line_composes_sources_and_prioritized_sampling_is_refused():
     sources = "dataset.sources=[{kind: random, size: 50, weight: 1}, {kind: random, size: 60, seed: 1, weight: 2}]"
-    config = compose(["algo=crr", "env=pendulum", "dataset=combined", sources, "buffer=prioritized"])
+    config = compose(["algo=sac_n", "env=pendulum", "dataset=combined", sources, "buffer=prioritized"])
     assert config["dataset"]["sources"][1]["seed"] == 1
     with pytest.raises(ConfigError, match="weights of sources"):
         Runner(config)
