@@ -53,6 +53,7 @@ TARGETS = {  # preset: least return (or rate of success), budget, what the budge
     "redq_pendulum": (-200, 20_000, "steps"),
     "crossq_pendulum": (-200, 20_000, "steps"),
     "simba_pendulum": (-200, 20_000, "steps"),
+    "droq_pendulum": (-200, 20_000, "steps"),
     "rlpd_pendulum": (-200, 10_000, "steps"),
     "crr_pendulum": (-250, 30_000, "updates"),
     "awac_pendulum": (-250, 30_000, "updates"),
