@@ -39,6 +39,8 @@ INTRODUCTIONS = {
     "trainer": "The loop, its budget and its intervals.",
     "evaluator": "How policies are judged.",
     "logger": "Where metrics go, beside the terminal and metrics.jsonl; several stand side by side.",
+    "sweep": "How the runs of `--multirun` are made ([sweeps.md](sweeps.md)); no part of a run.",
+    "launcher": "Where they run.",
 }
 CONF = Path(__file__).parents[1] / "conf"
 

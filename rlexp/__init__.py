@@ -31,6 +31,7 @@ _ALGORITHMS = {  # public name -> config in conf/algo
     "DiscreteBCQ": "discrete_bcq",
     "DiscreteCQL": "discrete_cql",
     "DiscreteSAC": "discrete_sac",
+    "DrQv2": "drq_v2",
     "EDAC": "edac",
     "IQL": "iql",
     "IQN": "iqn",

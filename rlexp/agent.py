@@ -9,8 +9,9 @@ agent = PPO.load(run_dir); agent.resume()       # the run, to go on with
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from rlexp.checkpoint import Checkpoint, save_checkpoint
 from rlexp.config.arguments import EnvFactory, check_factory, overrides_of
@@ -23,6 +24,11 @@ from rlexp.policy import Policy
 from rlexp.prediction import Predictor
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
+from rlexp.runs import run_path
+from rlexp.video import open_video
+
+if TYPE_CHECKING:
+    from rlexp.exporting import Exported
 
 
 class Agent:
@@ -96,11 +102,15 @@ class Agent:
         self._runner, self._policy, self._predictor = loaded.runner, None, None
         return self
 
-    def evaluate(self, episodes: int = 20, *, deterministic: bool = True, seed: int = 0) -> Evaluation:
-        """Play whole episodes with the present policy."""
-        evaluator = Evaluator(self._runner.env)
+    def evaluate(
+        self, episodes: int = 20, *, deterministic: bool = True, seed: int = 0, video: Path | str | None = None
+    ) -> Evaluation:
+        """Play whole episodes with the present policy; ``video`` is a file, .mp4 or .gif, to show them in."""
+        film = None if video is None else open_video(Path(video))
+        evaluator = Evaluator(self._runner.env, None if film is None else "rgb_array")
         try:
-            return evaluator(self.policy, episodes, seed=seed, deterministic=deterministic)
+            with film or nullcontext():
+                return evaluator(self.policy, episodes, seed=seed, deterministic=deterministic, video=film)
         finally:
             evaluator.close()
 
@@ -123,11 +133,22 @@ class Agent:
         tree = {"policy": self.policy.state_dict(), "spec": self._runner.spec.to_dict()}
         return save_checkpoint(Path(path).absolute(), tree, self.config)
 
+    def export(self, path: Path | str) -> Exported:
+        """Write the present greedy policy as a program that needs no rlexp: ``policy.pt2`` (torch) or ``policy.onnx``.
+
+        It takes the environment's observations and gives its actions, and was compared with this agent.
+        """
+        from rlexp.exporting import export, export_target
+
+        target, kind = export_target(str(path), "policy")
+        origin = {"algo": self._runner.algo_name, "env": self._runner.spec.id}
+        return export(self.policy, self._runner.env, target, kind, origin)
+
     @classmethod
     def load(
         cls, path: Path | str, *, checkpoint: str = "last", trust: Iterable[str] = (), env: EnvFactory | None = None
     ) -> Self:
-        """Open a run directory, to act or to resume, or what :meth:`save` wrote, to act.
+        """Open a run directory (or the name of one below outputs/), to act or to resume, or what :meth:`save` wrote.
 
         ``trust`` names packages of yours that it may execute; ``env`` is the function that made the environment, if one
         did.
@@ -135,7 +156,7 @@ class Agent:
         check_factory(f"{cls.__name__}.load", env)
         register()
         try:
-            loaded = load(path, which=checkpoint, trust=trusting(trust), env_factory=env)
+            loaded = load(run_path(path), which=checkpoint, trust=trusting(trust), env_factory=env)
         except EnvError as error:
             if env is not None:
                 raise

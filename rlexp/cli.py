@@ -48,9 +48,17 @@ def dispatch(arguments: list[str]) -> int:
         "predict": predict,
         "collect": collect,
         "data": data,
+        "export": export,
         "list": list_choices,
+        "metrics": metrics,
+        "report": report,
         "bench": bench,
     }
+    if arguments[:1] and arguments[0] in ("-sc", "--shell-completion"):
+        from rlexp.completion import answer
+
+        print(answer(arguments[1:], list(commands)))
+        return 0
     wants_help = arguments[:1] != ["bench"] and not {"-h", "--help"}.isdisjoint(arguments)  # bench has its own
     if not arguments or wants_help or arguments == ["help"]:
         from rlexp.usage import print_usage
@@ -90,7 +98,9 @@ def train(arguments: list[str]) -> int:
     given = [*search_path_overrides(folders), *for_hydra(rest)]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors of composing reach us instead of being printed by Hydra
     if _asks_for_sweep(rest):
-        return _sweep(given)
+        from rlexp.sweeps.command import run_sweep
+
+        return run_sweep([each for each in given if each not in MULTIRUN], ["rlexp", *arguments], folders)
     began = False  # whatever is raised from then on is no error of composing
     problem: RlexpError | None = None
 
@@ -152,17 +162,8 @@ def _asks_for_sweep(arguments: Sequence[str]) -> bool:
     return not others and not set(MULTIRUN).isdisjoint(arguments)
 
 
-def _sweep(given: Sequence[str]) -> int:
-    from rlexp.sweeping import run_sweep
-
-    try:
-        return run_sweep([each for each in given if each not in MULTIRUN], _train_in)
-    except SignalExit as stop:
-        return stop.code
-
-
 HYDRA_FLAGS = ("--multirun", "-m", "--cfg", "-c", "--resolve", "--package", "-p", "--info", "-i", "--run", "-r",
-               "--hydra-help", "--shell-completion", "-sc", "--config-name", "-cn", "--config-path", "-cp")  # fmt: skip
+               "--hydra-help", "--config-name", "-cn", "--config-path", "-cp")  # fmt: skip
 CONFIG_DIR_FLAGS = ("--config-dir", "-cd")
 
 
@@ -185,7 +186,7 @@ def _hydra_flags(arguments: Sequence[str], allowed: Sequence[str] = HYDRA_FLAGS)
 
 
 class SignalExit(BaseException):
-    """A signal ended the run; not an Exception, so that it also ends a sweep."""
+    """A signal ended the run; not an Exception, so that nobody recovers from it."""
 
     def __init__(self, signal_number: int) -> None:
         self.code = 128 + signal_number
@@ -199,13 +200,13 @@ def _train_one(config: Any, arguments: Sequence[str]) -> None:
     _train_in(plain_config(config), Path(HydraConfig.get().runtime.output_dir), ["rlexp", *arguments])
 
 
-def _train_in(config: dict[str, Any], path: Path, command: Sequence[str], group: str | None = None) -> dict[str, Any]:
-    """Train in a directory; ``group`` is the sweep that the run belongs to."""
+def _train_in(config: dict[str, Any], path: Path, command: Sequence[str]) -> dict[str, Any]:
+    """Train in a directory."""
     from rlexp.runner import Runner
 
     try:
         runner = Runner(config)
-        return _until_signal(lambda: runner.train(path, command, group=group))  # type: ignore[no-any-return]
+        return _until_signal(lambda: runner.train(path, command))  # type: ignore[no-any-return]
     except BaseException:
         _remove_if_empty(path)
         raise
@@ -234,11 +235,21 @@ def _remove_if_empty(path: Path) -> None:
 
 
 def resume(arguments: list[str]) -> int:
-    """Continue a run in its own directory."""
+    """Continue a run in its own directory, or a sweep."""
     from rlexp.config.compose import register
-    from rlexp.options import ResumeOptions, read_options
+    from rlexp.options import ResumeOptions, SweepResumeOptions, read_options
+    from rlexp.sweeps.sweep_dir import SweepDir
 
     path, rest = run_argument("resume", arguments)
+    if SweepDir.is_sweep(path):
+        folders, rest = _hydra_flags(rest, ())
+        sweep_options, overrides = read_options(SweepResumeOptions, rest)
+        prepare(sweep_options.trust)
+        register()
+        from rlexp.config.trust import trusting
+        from rlexp.sweeps.command import resume_sweep
+
+        return resume_sweep(path, overrides, trusting(sweep_options.trust), folders)
     options, overrides = read_options(ResumeOptions, rest)
     prepare(options.trust)
     register()
@@ -272,20 +283,32 @@ def evaluate(arguments: list[str]) -> int:
     from rlexp.evaluation import Evaluator
     from rlexp.loading import load
     from rlexp.loggers.tables import print_evaluation
+    from rlexp.run_dir import VIDEOS
+    from rlexp.video import open_video
 
     with opening(path):
-        loaded = load(path, which=options.checkpoint, overrides=overrides, trust=trusting(options.trust))
+        trust = trusting(options.trust)
+        loaded = load(path, which=options.checkpoint, overrides=overrides, trust=trust, playing=True)
     runner = loaded.runner
-    evaluator = Evaluator(runner.env, render_mode="human" if options.render else None)
+    film = Path(options.video)
+    if options.video and not film.suffix:  # the format alone
+        folder = Path() if loaded.run_dir is None else loaded.run_dir.path / VIDEOS
+        film = folder / f"{loaded.checkpoint.path.stem}-seed-{options.seed}.{options.video}"
+    video = open_video(film) if options.video else None
+    evaluator = Evaluator(loaded.env, render_mode="human" if options.render else "rgb_array" if video else None)
     try:
         policy = runner.policy(loaded.checkpoint.tree["policy"], loaded.checkpoint.path)
-        result = evaluator(policy, options.episodes, seed=options.seed, deterministic=options.deterministic)
+        with video or contextlib.nullcontext():
+            result = evaluator(
+                policy, options.episodes, seed=options.seed, deterministic=options.deterministic, video=video
+            )
     finally:
         evaluator.close()
     how = "greedy" if options.deterministic else "sampled"
-    title = f"{runner.algo_name} on {runner.spec.id}, {how} actions, seed {options.seed}"
+    title = f"{runner.algo_name} on {loaded.env.spec().id}, {how} actions, seed {options.seed}"
     outcome = result.summary() | {"returns": result.returns}
-    print_evaluation(outcome, title=title, paths={"checkpoint": loaded.checkpoint.path})
+    paths = {"checkpoint": loaded.checkpoint.path} | ({} if video is None else {"video": video.path})
+    print_evaluation(outcome, title=title, paths=paths)
     return 0
 
 
@@ -336,6 +359,27 @@ def data(arguments: list[str]) -> int:
     return run(arguments)
 
 
+def export(arguments: list[str]) -> int:
+    """Write a trained policy as a program that needs no rlexp."""
+    from rlexp.run_commands import export as run
+
+    return run(arguments)
+
+
+def metrics(arguments: list[str]) -> int:
+    """Write the metrics of many runs as one table."""
+    from rlexp.run_commands import metrics as run
+
+    return run(arguments)
+
+
+def report(arguments: list[str]) -> int:
+    """Write a page on many runs."""
+    from rlexp.run_commands import report as run
+
+    return run(arguments)
+
+
 def _json_action(action: Any) -> Any:
     return [_json_action(each) for each in action] if isinstance(action, list) else action.tolist()
 
@@ -344,10 +388,9 @@ def run_argument(command: str, arguments: list[str]) -> tuple[Path, list[str]]:
     """The run that a command is given first, and its other arguments."""
     if not arguments or "=" in arguments[0]:
         raise ConfigError(f"rlexp {command} needs a run directory or checkpoint first: rlexp {command} outputs/NAME")
-    path = Path(arguments[0])
-    if not path.exists() and not path.is_absolute() and (Path("outputs") / path).is_dir():  # the name alone will do
-        path = Path("outputs") / path
-    return path, arguments[1:]
+    from rlexp.runs import run_path
+
+    return run_path(arguments[0]), arguments[1:]
 
 
 @contextlib.contextmanager
@@ -381,8 +424,12 @@ def list_choices(arguments: list[str]) -> int:
     """Show what can be composed, or the runs there are."""
     from rlexp.config.check import suggest
     from rlexp.config.compose import CHOICE_GROUPS, choices, config_folders
-    from rlexp.loggers.tables import print_choices, print_runs
+    from rlexp.loggers.tables import print_choices
 
+    if arguments[:1] in (["run"], ["runs"]):
+        from rlexp.run_commands import list_runs
+
+        return list_runs(arguments[1:])
     given, names = _hydra_flags(arguments, ())
     folders = config_folders(given)
     if not names:
@@ -390,15 +437,10 @@ def list_choices(arguments: list[str]) -> int:
             print_choices(group, choices(group, folders))
         return 0
     name = names[0]
-    if name in ("run", "runs"):
-        from rlexp.runs import find_runs
+    if name in ("zoo", "zoos"):
+        from rlexp.zoo.listing import list_zoo
 
-        places = [Path(each) for each in names[1:]] or [Path("outputs")]
-        if runs := find_runs(places):
-            print_runs(runs)
-        else:
-            print(f"No runs below {', '.join(map(str, places))}.")
-        return 0
+        return list_zoo(names[1:], folders)
     for group in CHOICE_GROUPS:
         if name in (group, f"{group}s"):
             print_choices(group, choices(group, folders))

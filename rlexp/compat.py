@@ -69,6 +69,13 @@ def check_compatible(name: str, algo: Algorithm, trainer: Trainer, buffer: Any, 
     if not isinstance(buffer, wanted):
         buffers = [each for each, cls in REGISTRY["buffer"].items() if issubclass(cls, wanted)]
         raise ConfigError(f"The {trainer.loop} loop needs buffer={' or buffer='.join(sorted(buffers))}.")
+    if isinstance(buffer, ReplayBuffer) and trainer.loop != OFFLINE:  # which makes room for its data by itself
+        _check_capacity(trainer, buffer.capacity)
+    if trainer.loop == OFFLINE and isinstance(buffer, ReplayBuffer) and buffer.capacity != type(buffer).capacity:
+        raise ConfigError(
+            f"buffer.capacity={buffer.capacity} has no effect in the offline loop, which keeps its whole dataset. "
+            "Leave it out; trainer.best_episodes learns from less."
+        )
     if isinstance(buffer, HerBuffer) and not spec.obs.has_goals:
         raise ConfigError(
             "buffer=her needs a goal environment, whose Dict observation has the entries observation, achieved_goal "
@@ -90,10 +97,21 @@ def check_compatible(name: str, algo: Algorithm, trainer: Trainer, buffer: Any, 
         choices = " or ".join(f"dataset={choice}" for choice in sorted(REGISTRY.get("dataset", {})))
         raise DataError(f"algo={name} learns from data in the {trainer.loop} loop, but dataset is null. Use {choices}.")
     if trainer.loop not in (OFFLINE, MIXED) and dataset is not None:
+        mixed = ", or use trainer=mixed" if MIXED in algo.loops else ""
         raise ConfigError(
-            f"The {trainer.loop} loop uses no dataset. Leave dataset= out (dataset=null if algo={name} names one), "
-            "or use trainer=mixed."
+            f"The {trainer.loop} loop uses no dataset: add dataset=null (algo={name} may name one by itself){mixed}."
         )
+
+
+def _check_capacity(trainer: Trainer, capacity: int) -> None:
+    """Refuse a memory that cannot hold one batch, or that has forgotten the first steps when learning starts."""
+    for name in ("batch_size", "learning_starts"):
+        wanted = getattr(trainer, name, 0)
+        if wanted > capacity:
+            raise ConfigError(
+                f"buffer.capacity={capacity} is smaller than trainer.{name}={wanted}: the memory must hold that many "
+                f"transitions. Use buffer.capacity={wanted} or more, or a smaller trainer.{name}."
+            )
 
 
 def _algorithms_for(kind: str) -> list[str]:

@@ -32,7 +32,7 @@ REFERENCES: dict[str, tuple[type, tuple[str, ...]]] = {
     "trainer": (Trainer, ("prepare", "iterate", "loop_state", "load_loop_state", "planned_updates")),
     "dataset": (Dataset, ("load",)),
     "evaluator": (EvaluationMethod, ("problem", "begin", "take", "__call__", "close")),
-    "logger": (Logger, ("rows_held", "open", "log", "close", "where")),
+    "logger": (Logger, ("rows_held", "open", "log", "video", "close", "where")),
     "callback": (
         Callback,
         ("on_start", "on_step", "on_eval", "on_checkpoint", "on_end", "state_dict", "load_state_dict"),

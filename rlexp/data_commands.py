@@ -38,7 +38,7 @@ def collect(arguments: list[str]) -> int:
         with opening(path):
             env, data, algorithm = _play_run(path, options, overrides)
     where = _write(options.to, kind, data, env, algorithm)
-    _tell(data, where, kind)
+    _tell(data, where, kind, options.to)
     return 0
 
 
@@ -59,8 +59,12 @@ def _check_collect(options: CollectOptions, random: bool) -> None:
     for name in ("steps", "episodes"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             raise ConfigError(f"{name} must be at least 1, not {getattr(options, name)}.")
-    if options.epsilon is not None and (options.policy != "epsilon" or not 0 <= options.epsilon <= 1):
-        raise ConfigError("epsilon= is a probability from 0 to 1, for policy=epsilon.")
+    if options.epsilon is not None and options.policy != "epsilon":
+        raise ConfigError(
+            f"epsilon={options.epsilon:g} has no effect with policy={options.policy}. Add policy=epsilon."
+        )
+    if options.epsilon is not None and not 0 <= options.epsilon <= 1:
+        raise ConfigError(f"epsilon must be a probability from 0 to 1, not {options.epsilon:g}.")
     if random and options.checkpoints:
         raise ConfigError("A random policy has no checkpoints=.")
     if options.checkpoints and options.checkpoint != "last":
@@ -70,10 +74,18 @@ def _check_collect(options: CollectOptions, random: bool) -> None:
 
 
 def _format(options: CollectOptions) -> str:
-    by_name = SUFFIXES.get(Path(options.to).suffix.lower(), "minari")
+    suffix = Path(options.to).suffix.lower()
+    by_name = SUFFIXES.get(suffix, "minari")
     kinds = ["hdf5", "npz", "minari"]
     if options.format is not None and options.format not in kinds:
         raise ConfigError(f"format={options.format}: no such format.{suggest(options.format, kinds)}")
+    if options.format is None and suffix not in SUFFIXES and len(suffix) > 1:
+        raise ConfigError(
+            f"to={options.to}: {suffix} is not a format. Write an HDF5 file (.hdf5 or .h5), a NumPy archive (.npz) or "
+            "a Minari dataset (an id like pendulum/random-v0)."
+        )
+    if suffix in SUFFIXES and options.format not in (None, by_name):
+        raise ConfigError(f"to={options.to} is named as {by_name}, but format={options.format}. Leave one of them out.")
     return options.format or by_name
 
 
@@ -127,32 +139,34 @@ def _play_run(path: Path, options: CollectOptions, overrides: Sequence[str]) -> 
     trained = [name for name in names if name != RANDOM]
     if not trained:
         raise ConfigError("checkpoints=[random] alone needs no run: rlexp collect random env=NAME")
-    loaded = {name: load(path, which=name, overrides=overrides, trust=trust) for name in dict.fromkeys(trained)}
-    runner = loaded[trained[0]].runner
+    loaded = {
+        name: load(path, which=name, overrides=overrides, trust=trust, playing=True) for name in dict.fromkeys(trained)
+    }
+    runner, env = loaded[trained[0]].runner, loaded[trained[0]].env
     if options.policy == "replay":
         return (
-            runner.env,
+            env,
             read_memory(path, trust=trust, which=options.checkpoint),
             f"{runner.algo_name} (replay memory)",
         )
     actors: list[Actor] = []
     for number, name in enumerate(names):
         if name == RANDOM:
-            actors.append(RandomActor(runner.spec, options.seed + number))
+            actors.append(RandomActor(env.spec(), options.seed + number))
             continue
         each = loaded[name]
         policy = each.runner.policy(each.checkpoint.tree["policy"], each.checkpoint.path)
         epsilon = 0.1 if options.epsilon is None else options.epsilon
         actors.append(PolicyActor(policy, Manner(options.policy), epsilon, options.seed + number))
     data = record(
-        runner.env,
+        env,
         actors,
         weights=options.weights or None,
         steps=options.steps,
         episodes=options.episodes,
         seed=options.seed,
     )
-    return runner.env, data, runner.algo_name
+    return env, data, runner.algo_name
 
 
 def _write(to: str, kind: str, data: Transitions, env: GymEnv, algorithm: str) -> Path:
@@ -169,14 +183,11 @@ def _write(to: str, kind: str, data: Transitions, env: GymEnv, algorithm: str) -
         raise DataError(f"{to} cannot be written: {error.strerror or error}.") from error
 
 
-def _tell(data: Transitions, where: Path, kind: str) -> None:
-    import numpy as np
+def _tell(data: Transitions, where: Path, kind: str, to: str) -> None:
+    from rlexp.datasets.describing import describe
 
-    returns = data.episode_returns()
-    use = f"dataset={kind} dataset.{'id' if kind == 'minari' else 'path'}=…"
-    print(
-        f"{len(data):,} transitions, {len(returns):,} episodes, return {np.mean(returns):.6g} ± {np.std(returns):.6g}"
-    )
+    use = f"dataset={kind} dataset.{'id' if kind == 'minari' else 'path'}={to if kind == 'minari' else where}"
+    print(describe(data))
     print(f"written to {where} ({use})")
 
 
@@ -222,13 +233,12 @@ def print_report(name: str, report: Any, plot: str | None) -> None:
     print_table(["column", "type", "shape", "range"], rows)
     reward = {key: f"{value:.5g}" for key, value in report.reward.items()}
     print(f"\nreward    {reward['mean']} ± {reward['std']}, from {reward['min']} to {reward['max']}")
-    print(f"length    {report.lengths.mean():.5g} ± {report.lengths.std():.5g}, "
-          f"from {report.lengths.min():,} to {report.lengths.max():,}")  # fmt: skip
+    lengths, returns = report.lengths[report.whole], report.returns[report.whole]
+    print(f"length    {lengths.mean():.5g} ± {lengths.std():.5g}, from {lengths.min():,} to {lengths.max():,}")
     ends = {end: report.count(end) for end in dict.fromkeys(report.ends)}
     print("ends      " + ", ".join(f"{count:,} {end}" for end, count in ends.items()))
-    print(f"return    {report.returns.mean():.6g} ± {report.returns.std():.6g}, "
-          f"from {report.returns.min():.6g} to {report.returns.max():.6g}\n")  # fmt: skip
-    bars = histogram(report.returns)
+    print(f"return    {returns.mean():.6g} ± {returns.std():.6g}, from {returns.min():.6g} to {returns.max():.6g}\n")
+    bars = histogram(returns)
     width = max(len(label) for label, _, _ in bars)
     for label, bar, count in bars:
         print(f"  {label:>{width}}  {bar:<40}  {count:,}")

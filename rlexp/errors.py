@@ -31,3 +31,12 @@ class RunError(RlexpError):
 
 class UntrustedError(RlexpError):
     """A loaded file asks for code that the user has not named as trusted."""
+
+
+class ExportError(RlexpError):
+    """A policy that cannot be written in the format that was asked for."""
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 row``, ``2 rows``, ``12,346 rows``."""
+    return f"{count:,} {noun}{'s' if count != 1 else ''}"

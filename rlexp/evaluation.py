@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,14 +12,16 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rlexp.envs import GymEnv, VecEnv
+from rlexp.envs import GymEnv, SyncVecEnv, VecEnv
 from rlexp.envs.locate import missing_package
 from rlexp.envs.scores import Reference, reference_of
 from rlexp.errors import EnvError, RlexpError
 from rlexp.policy import Policy
 from rlexp.seeding import derive_seed
+from rlexp.video import Video, check_frame, import_cv2
 
 MAX_PARALLEL = 10  # environments played side by side
+FRAME_RATE = 30  # frames of a video that are a second, where the environment does not say
 LONG_EPISODE = 20_000  # steps after which an episode without a time limit may be one that never ends
 
 
@@ -64,29 +67,41 @@ class Evaluator:
     """Evaluates policies in environments built once and restarted for every evaluation."""
 
     def __init__(self, env: GymEnv, render_mode: str | None = None, warn: Callable[[str], None] | None = None) -> None:
-        self.env = env
+        self.env = env = env.for_evaluation()
         self.warn = warn or logging.getLogger("rlexp").warning
         self.warned = env.spec().max_episode_steps is not None  # then no episode is endless
         self.render_mode = render_mode
         self.reference = reference_of(env.spec().id, env.reference_returns)
         self.envs: VecEnv | None = None
 
-    def __call__(self, policy: Policy, episodes: int, *, seed: int, deterministic: bool = True) -> Evaluation:
-        """Play ``episodes`` episodes; the same seed gives the same episodes."""
+    def __call__(
+        self,
+        policy: Policy,
+        episodes: int,
+        *,
+        seed: int,
+        deterministic: bool = True,
+        video: Video | None = None,
+    ) -> Evaluation:
+        """Play ``episodes`` episodes; the same seed gives the same episodes.
+
+        ``video`` gets every frame; the environments must have been made to draw (``render_mode="rgb_array"``).
+        """
         count = 1 if self.render_mode else min(episodes, MAX_PARALLEL)
         if self.envs is None or self.envs.num_envs != count:
             self.close()
             self.envs = self.env.build(seed, num_envs=count, render_mode=self.render_mode)
         generator = torch.Generator(policy.device).manual_seed(derive_seed(seed, "eval-actions"))
         watch = None if self.warned else self._watch
+        record = None if video is None else functools.partial(_film, self.envs, video)
         try:
-            evaluation = _play(self.envs, policy, episodes, seed, not deterministic, generator, watch)
+            evaluation = _play(self.envs, policy, episodes, seed, not deterministic, generator, watch, record)
         except RlexpError:
             raise
         except Exception as error:
             if self.render_mode is None:
                 raise
-            raise EnvError(_cannot_show(self.env.id, error)) from error
+            raise EnvError(_cannot_show(self.env.id, error, self.render_mode)) from error
         evaluation.reference = self.reference
         return evaluation
 
@@ -106,11 +121,35 @@ class Evaluator:
             self.envs = None
 
 
-def _cannot_show(env_id: str, error: Exception) -> str:
+def check_filming(env: GymEnv) -> None:
+    """Refuse an environment, or an installation, that no MP4 video can be made with."""
+    import_cv2()
+    envs = env.for_evaluation().build(0, num_envs=1, render_mode="rgb_array")
+    assert isinstance(envs, SyncVecEnv)
+    try:
+        envs.reset()
+        check_frame(envs.render())
+    except RlexpError:
+        raise
+    except Exception as error:
+        raise EnvError(_cannot_show(env.id, error, "rgb_array")) from error
+    finally:
+        envs.close()
+
+
+def _film(envs: VecEnv, video: Video) -> None:
+    """Add what the only environment looks like now."""
+    assert isinstance(envs, SyncVecEnv)
+    video.add(envs.render(), envs.envs[0].env.metadata.get("render_fps") or FRAME_RATE)
+
+
+def _cannot_show(env_id: str, error: Exception, mode: str) -> str:
     """Environments open their window when they are first reset, so a missing package or display is met only then."""
     if isinstance(error, ImportError | gym.error.DependencyNotInstalled):
-        return f"Showing {missing_package(env_id, error)}"
+        return f"{'Drawing' if mode == 'rgb_array' else 'Showing'} {missing_package(env_id, error)}"
     problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    if mode == "rgb_array":
+        return f"{env_id} cannot be drawn ({problem}). Do without a video."
     return f"{env_id} cannot be shown here ({problem}). It takes a display; leave out render=true to do without."
 
 
@@ -122,6 +161,7 @@ def _play(
     explore: bool,
     generator: torch.Generator,
     watch: Callable[[int], None] | None,
+    record: Callable[[], None] | None = None,
 ) -> Evaluation:
     # Every environment plays a fixed share: counting whichever ends first would favour short episodes.
     quota = np.full(envs.num_envs, episodes // envs.num_envs)
@@ -130,6 +170,8 @@ def _play(
     obs, carry = envs.reset(derive_seed(seed, "eval")), None
     age = np.zeros(envs.num_envs, np.int64)  # steps of the running episodes
     while True:
+        if record is not None:
+            record()
         act = policy.act(policy.normalized(policy.tensor(obs)), carry, explore=explore, generator=generator)
         step = envs.step(policy.env_action(act.action))
         obs, carry = step.obs, act.carry

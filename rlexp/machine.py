@@ -1,12 +1,15 @@
-"""How much memory there is to take, so that a buffer or dataset too large is refused instead of killing the run."""
+"""What this machine is and has: its processor, and how much memory there is to take, so that a buffer or dataset too
+large is refused instead of killing the run."""
 
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 from rlexp.errors import ConfigError
 
+CORES_VARIABLE = "RLEXP_CORES"  # a process is to make do with so many: a job that shares the machine with others
 _HEADROOM = 0.9  # networks, environments and the interpreter need the rest
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -19,7 +22,18 @@ def available_memory() -> int | None:
 
 def cpu_count() -> int:
     """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share = os.environ.get(CORES_VARIABLE, "")
+    return max(1, min(cores, int(share))) if share.isascii() and share.isdigit() else cores
+
+
+def cpu_model() -> str:
+    """The processor's name where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 def gigabytes(size: int) -> str:

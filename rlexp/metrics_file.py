@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from io import BufferedWriter
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,22 @@ class MetricsFile:
         if not all(isinstance(row, dict) for row in rows):
             raise OSError("has a row that is not a JSON object")
         return rows
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """All complete rows, one at a time."""
+        if not os.path.lexists(self.path):
+            return
+        with files.open_regular(self.path) as file:
+            while (line := file.readline(_MAX_ROW)).endswith(b"\n"):
+                try:
+                    row = files.parse_json(line)
+                except ValueError as error:
+                    raise OSError(f"has a row that {error}") from None
+                if not isinstance(row, dict):
+                    raise OSError("has a row that is not a JSON object")
+                yield row
+            if len(line) == _MAX_ROW:
+                raise OSError(f"has a row of more than {_MAX_ROW} bytes")
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add a row and hand it to the system. Floats keep every bit."""

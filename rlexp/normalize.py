@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlexp.errors import CheckpointError
+from rlexp.errors import CheckpointError, counted
 
 if TYPE_CHECKING:
     from rlexp.envs.spec import ObsSpec
@@ -189,7 +189,7 @@ class RewardNormalizer:
         returns = np.array(state["returns"], dtype=np.float64)
         if returns.shape != self.returns.shape:
             raise CheckpointError(
-                f"The saved returns are of {len(returns)} environments, here are {len(self.returns)}: "
+                f"The saved returns are of {counted(len(returns), 'environment')}, here are {len(self.returns)}: "
                 "resume with the same env.num_envs."
             )
         self.returns = returns

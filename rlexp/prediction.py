@@ -12,6 +12,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rlexp.envs import ActionCodec, GymEnv, ObsCodec
+from rlexp.envs.spec import ACHIEVED
 from rlexp.errors import DataError
 from rlexp.policy import Policy
 from rlexp.seeding import derive_seed
@@ -29,6 +30,7 @@ class Predictor:
         self.space: gym.Space = made.observation_space
         self.obs_codec = ObsCodec(made.observation_space)
         self.action_codec = ActionCodec(made.action_space, policy.spec.action)
+        self.unseen = {ACHIEVED} if policy.spec.obs.achieved_unseen else set[str]()  # what may be left out
         made.close()
         self.policy = policy
         self.carry: Tensor | None = None  # what a recurrent policy remembers of the episodes
@@ -63,15 +65,22 @@ class Predictor:
 
     def _read(self, obs: Any) -> tuple[bool, list[Any]]:
         try:
-            return True, [native(obs, self.space)]
+            return True, [native(self._completed(obs), self.space)]
         except ValueError as problem:
             is_list = isinstance(obs, (Sequence, np.ndarray)) and not isinstance(obs, str) and len(obs) > 0
             if is_list:
                 try:
-                    return False, [native(each, self.space) for each in obs]
+                    return False, [native(self._completed(each), self.space) for each in obs]
                 except ValueError:
                     pass
             raise DataError(f"The observation does not fit the environment: {problem}.") from None
+
+    def _completed(self, obs: Any) -> Any:
+        """The observation with something in place of what networks do not see, where it was left out."""
+        if not isinstance(obs, Mapping) or not isinstance(self.space, spaces.Dict):
+            return obs
+        missing = {name for name in self.unseen if name not in obs}
+        return {**obs, **{name: np.zeros(self.space[name].shape or (), np.float32) for name in missing}}
 
 
 def native(value: Any, space: gym.Space) -> Any:

@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rlexp.machine import cpu_model
+
 _PACKAGES = ("rlexp", "torch", "numpy", "gymnasium", "hydra-core", "safetensors")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -21,7 +23,8 @@ def provenance() -> dict[str, Any]:
     checkouts = {"rlexp": git_state(project)}
     if _checkout_of(working) != _checkout_of(project):
         checkouts["working_directory"] = git_state(working)
-    return {"versions": versions(), "platform": platform.platform(), "git": checkouts}
+    machine = {"cpu": cpu_model() or None, "cores": os.cpu_count()}
+    return {"versions": versions(), "platform": platform.platform(), "machine": machine, "git": checkouts}
 
 
 def versions() -> dict[str, str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rlexp.loggers import Console, LoggerSet
@@ -24,6 +25,13 @@ class Recorder:
         index = self.run_dir.rows
         self.run_dir.append(row)
         self.loggers.log(index, row)
+        self.console.log(row)
+
+    def video(self, row: dict[str, Any], path: Path) -> None:
+        """One row of metrics on an episode, and the video of it."""
+        index = self.run_dir.rows
+        self.run_dir.append(row)
+        self.loggers.video(index, row, path)
         self.console.log(row)
 
     def tick(self, done: int, total: int) -> None:

@@ -86,7 +86,7 @@ def record(
     seed: int = 0,
     tick: Callable[[int, int], None] = lambda steps, episodes: None,
 ) -> Transitions:
-    """``episodes`` whole episodes, or so many ``steps``, of which the last ends its episode as truncated.
+    """``episodes`` whole episodes, or so many ``steps``; an episode that is cut by their number has no end.
 
     Each episode is played by one of the actors, drawn with probabilities in proportion to ``weights`` (equal ones).
     """
@@ -154,5 +154,4 @@ class _Rows:
                 parts.setdefault(part, {})[name] = array[: self.count]
             else:
                 parts[part] = array[: self.count]
-        parts["truncated"][-1:] = ~parts["terminated"][-1:]
         return Transitions(**parts)

@@ -35,7 +35,7 @@ def resume_run(
     """
     run_dir = RunDir.open(path)
     overrides = list(overrides)
-    if refusal := other_loop(run_dir.config, overrides, run_dir.path):
+    if refusal := other_loop(run_dir.config, overrides, run_dir.path, trust):
         raise refusal
     config = _changed(run_dir.config, overrides)
     changes = list(differences(run_dir.config, config))

@@ -29,7 +29,7 @@ from typing import Any, Literal, Self
 from rlexp import files
 from rlexp.checkpoint import Checkpoint, Segments
 from rlexp.checkpoint_store import CheckpointStore
-from rlexp.errors import RunError
+from rlexp.errors import RunError, counted
 from rlexp.files import write_json_atomic as write_json_atomic
 from rlexp.metrics_file import MetricsFile
 from rlexp.provenance import provenance, versions
@@ -41,7 +41,8 @@ State = Literal["running", "completed", "interrupted", "failed", "killed"]
 
 CONFIG, RUN, STATUS, METRICS, SUMMARY = "config.yaml", "run.json", "status.json", "metrics.jsonl", "summary.json"
 CHECKPOINTS, LOCK = "checkpoints", ".lock"
-WRITTEN_FOLDERS = (CHECKPOINTS, "tensorboard", "wandb", "videos")
+VIDEOS = "videos"
+WRITTEN_FOLDERS = (CHECKPOINTS, "tensorboard", "wandb", VIDEOS)
 _RUN_ID = re.compile(r"[0-9a-f]{12}")
 _LOCK_TRIES = 20  # 50 ms apart: another process that only looks whether the run is alive holds the lock for an instant
 
@@ -304,19 +305,28 @@ class RunDir:
         with _accessing(self.path / METRICS):
             return self._metrics.latest()
 
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        """All rows of metrics.jsonl, one at a time."""
+        with _accessing(self.path / METRICS):
+            yield from self._metrics
+
     def append(self, row: Mapping[str, Any]) -> None:
         """Add a row to metrics.jsonl. Call it before telling any logger that cannot be rewound."""
         self._require_lock()
         with _accessing(self.path / METRICS):
             self._metrics.append(row)
 
+    def video_path(self, number: int) -> Path:
+        """Where the video of a moment lies; ``number`` as in the name of a checkpoint."""
+        return self.path / VIDEOS / f"step_{number:012d}.mp4"
+
     def truncate(self, rows: int) -> None:
         """Keep the first ``rows`` rows: those that were there when the checkpoint to go on from was written."""
         self._require_lock()
         if rows > self.rows:
             raise RunError(
-                f"{self.path / METRICS} has {self.rows} rows, but the checkpoint was written after {rows}. Put the "
-                "whole file back, or go on from an older checkpoint with checkpoint=…."
+                f"{self.path / METRICS} has {counted(self.rows, 'row')}, but the checkpoint was written after {rows}. "
+                "Put the whole file back, or go on from an older checkpoint with checkpoint=…."
             )
         self._write_status(self.status(), self.high_water)  # first: afterwards nobody could tell
         with _accessing(self.path / METRICS):

@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,23 @@ import torch
 
 from rlexp.algos.base import Algorithm
 from rlexp.buffers import ReplayBuffer, RolloutBuffer
+from rlexp.buffers.frames import whole_stacks
 from rlexp.callbacks import Callback
 from rlexp.compat import check_compatible, check_env_settings, check_evaluator
 from rlexp.config.check import build, check_config
 from rlexp.config.component import registered_name
 from rlexp.config.trust import EVERYTHING, Trust, own_packages
 from rlexp.contracts import check_kinds
-from rlexp.datasets import Dataset, Transitions
+from rlexp.curves import curve_summary
+from rlexp.datasets import Dataset, RandomDataset, Transitions
+from rlexp.datasets.describing import describe, figures
 from rlexp.datasets.settings import ObsScaling
 from rlexp.decisions import apply_decisions, decide, resolve_device, saved_decisions
 from rlexp.envs import DatasetEnv, GymEnv
 from rlexp.envs.goals import achieved_is_hidden
 from rlexp.envs.scores import reference_of
 from rlexp.errors import ConfigError, DataError
+from rlexp.evaluation import Evaluator, check_filming
 from rlexp.evaluators import EvaluationMethod, InEnvironment
 from rlexp.loggers import Console, LoggerSet, RunInfo
 from rlexp.loggers.format import short_path
@@ -91,6 +96,7 @@ class Runner:
             self._without_environment(self.env)
         reference_of("", self.env.reference_returns)  # refuses what cannot be one
         self._data: Transitions | None = None  # between loading and the trainer
+        self._figures: dict[str, Any] | None = None  # of it, for the summary
         self.algo_name = registered_name("algo", type(self.algo))
         self.spec = self.env.spec()
         check_env_settings(self.env, self.trainer, self.dataset)
@@ -105,6 +111,8 @@ class Runner:
         self.config["env"]["spaces"] = env.spaces
         if not self.evaluator.needs_data:
             self.trainer.eval_episodes = self.config["trainer"]["eval_episodes"] = 0
+        if self.trainer.video_interval:
+            raise ConfigError("env=from_dataset has no environment to film: drop trainer.video_interval.")
 
     # ---- the three ways to use it
 
@@ -120,6 +128,8 @@ class Runner:
     def train(self, path: Path | str, command: Sequence[str] = (), group: str | None = None) -> dict[str, Any]:
         """Train from the beginning in a new run directory; returns the summary."""
         with self._console() as console:
+            self.trainer.check_budget(self.env.num_envs)
+            self._check_filming()
             start = None if self.config["init_from"] is None else open_start(self.config, self.spec)
             self._data = self._load_dataset(console)
             if start is not None and self._data is not None:
@@ -135,6 +145,7 @@ class Runner:
                 with RunDir.create(
                     path, self.config, command, decisions=decisions, group=group, origin=origin
                 ) as run_dir:
+                    console.note(f"Networks: {self.algo.describe_networks()}.")
                     return self._run(run_dir, console, start=start)
 
     def resume(
@@ -142,6 +153,7 @@ class Runner:
     ) -> dict[str, Any]:
         """Continue a run from its newest whole checkpoint, or another; ``changes``: what its config had otherwise."""
         with self._console() as console, run_dir.lock():
+            self._check_filming()
             self._data = self._load_dataset(console)
             self.check_memory()
             with self._attached():
@@ -194,13 +206,24 @@ class Runner:
             raise DataError(f"dataset: {name}.load() must return rlexp.datasets.Transitions, not {found}.")
         if data.doubt is not None:
             console.warn(data.doubt)
-        return data.check(self.spec, f"dataset ({name})")
+        data = data.check(self.spec, f"dataset ({name})")
+        data = replace(data, source=data.source or name)
+        choice = f"dataset={registered_name('dataset', type(self.dataset))}"
+        others = "; rlexp list dataset shows other kinds" if isinstance(self.dataset, RandomDataset) else ""
+        console.note(f"Data: {data.source} ({choice}{others}): {describe(data)}.")
+        self._figures = figures(data)
+        return data
+
+    def _check_filming(self) -> None:
+        """Find out before anything is written whether there can be videos, if they are wanted."""
+        if self.trainer.video_interval:
+            check_filming(self.env)
 
     def check_memory(self) -> None:
         """Refuse sizes that this machine cannot hold."""
         if isinstance(self.buffer, ReplayBuffer) and self.trainer.loop != "offline":
             self.buffer.check_memory(self.spec, self.env.num_envs)
-        each = ReplayBuffer().bytes_per_transition(self.spec)
+        each = ReplayBuffer().bytes_per_transition(whole_stacks(self.spec))
         if steps := getattr(self.trainer, "rollout_steps", 0):  # each row is a tensor of its own, too
             check_fits(steps * (self.env.num_envs * each + 1000), f"trainer.rollout_steps={steps}")
         if rows := getattr(self.trainer, "batch_size", 0):
@@ -263,11 +286,13 @@ class Runner:
         loggers = LoggerSet(self.loggers, console.warn)
         evaluator, origin = self.evaluator, Origin.from_info(run_dir)
         evaluator.begin(self.env, self.model, console.warn)
+        camera = Evaluator(self.env, "rgb_array", console.warn) if trainer.video_interval else None
         work = Workspace(
             env=self.env,
             policy=policy,
             buffer=self.buffer,
             evaluator=evaluator,
+            camera=camera,
             recorder=Recorder(run_dir, loggers, console, trainer.unit),
             run_dir=run_dir,
             seed=self.seed,
@@ -316,12 +341,15 @@ class Runner:
         finally:
             if begun and hasattr(trainer, "env_steps"):
                 summary = self._summary(trainer, status, reason if status == "interrupted" else None)
+                summary["curve"] = self._curve(run_dir)
                 run_dir.write_summary(summary)
             if begun:
                 run_dir.set_status(status, reason=reason or trainer_reason(trainer))
             places = loggers.where()
             loggers.close(status, summary or None)
             evaluator.close()
+            if camera is not None:
+                camera.close()
             if hasattr(trainer, "work"):
                 trainer.close()
             if status != "failed":
@@ -358,6 +386,8 @@ class Runner:
             "eval": trainer.last_eval,
             "best_eval": trainer.best_eval,
         }
+        if self._figures is not None:
+            summary["dataset"] = self._figures
         reference = reference_of(self.spec.id, self.env.reference_returns)
         last, best = trainer.last_eval or {}, trainer.best_eval or {}
         if reference is not None and "return_mean" in last and "return_mean" in best:
@@ -366,6 +396,12 @@ class Runner:
             summary["best_normalized_score"] = reference.score(best["return_mean"])
             summary["score_reference"] = reference.to_dict()
         return summary
+
+    def _curve(self, run_dir: RunDir) -> dict[str, Any]:
+        """The threshold is the one the run stops at or, without one, the environment's own."""
+        threshold = self.trainer.stop_return
+        axis = "updates" if self.trainer.unit == "updates" else "env_steps"
+        return curve_summary(run_dir.metrics(), axis, self.spec.reward_threshold if threshold is None else threshold)
 
 
 def trainer_reason(trainer: Trainer) -> str | None:

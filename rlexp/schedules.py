@@ -51,8 +51,9 @@ class Schedule:
         start = initial if self.start is None else self.start
         if self.end is None:
             return "needs the value to end at, e.g. {end: 0}"
-        if not 0 <= self.begin < self.until:
-            return f"needs 0 <= begin < until, not begin={self.begin:g} and until={self.until:g}"
+        if not 0 <= self.begin < self.until <= 1:
+            given = f"begin={self.begin:g} and until={self.until:g}"
+            return f"needs 0 <= begin < until <= 1, fractions of the budget, not {given}"
         if self.shape is Shape.exponential and not (start > 0 and self.end > 0):
             return f"is exponential, which needs a positive start and end, not {start:g} and {self.end:g}"
         return None

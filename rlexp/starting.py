@@ -18,6 +18,7 @@ from rlexp.envs.from_dataset import NAME as FROM_DATASET
 from rlexp.envs.spec import OBS_FLAGS
 from rlexp.errors import CheckpointError, ConfigError, RunError
 from rlexp.run_dir import RunDir
+from rlexp.runs import run_path
 
 if TYPE_CHECKING:
     from rlexp.datasets.transitions import Transitions
@@ -87,10 +88,7 @@ class Start:
 def open_start(config: dict[str, Any], spec: EnvSpec) -> Start:
     """The agent that ``init_from`` of a config names: of the same algorithm, for the same spaces."""
     given = str(config["init_from"])
-    path = Path(given)
-    if not path.exists() and not path.is_absolute() and (Path("outputs") / path).is_dir():  # the name alone will do
-        path = Path("outputs") / path
-    _, checkpoint = find_checkpoint(path, "last")
+    _, checkpoint = find_checkpoint(run_path(given), "last")
     policy = checkpoint.tree.get("policy")
     if not isinstance(policy, dict):
         raise CheckpointError(f"The checkpoint {checkpoint.path} holds no policy. Use one that rlexp wrote.")
@@ -155,7 +153,7 @@ def _check_spaces(given: str, checkpoint: Checkpoint, spec: EnvSpec) -> None:
         )
     advice = "Choose the same environment, with the same settings."
     if saved.get("id") == FROM_DATASET:
-        advice = "Train it on the data with the environment's: env.action_limit=…"
+        advice = "Train it again on the data, within the limits of the environment: env.action_limit=…"
     theirs, ours = (f"{each.get('low')} to {each.get('high')}" for each in (action, now["action"]))
     raise ConfigError(f"init_from={given}: its agent acts in {theirs}, but {spec.id} takes {ours}. {advice}")
 

@@ -104,7 +104,7 @@ _values = st.recursive(
 _trees = st.dictionaries(st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,5}", fullmatch=True), _values, max_size=4)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(_trees)
 def test_any_state_tree_comes_back_bit_for_bit_with_its_types(
     tmp_path_factory: pytest.TempPathFactory, tree: dict[str, Any]

@@ -1,7 +1,6 @@
 """What README and docs say is true: their commands compose, their links lead somewhere, their figures are rendered."""
 
 import importlib.util
-import json
 import re
 import shlex
 from pathlib import Path
@@ -10,7 +9,12 @@ from types import ModuleType
 import pytest
 
 from rlexp.config.check import build
-from rlexp.config.compose import compose
+from rlexp.config.compose import choices, compose, for_hydra, register
+from rlexp.sweeps import OptunaSearch
+from rlexp.sweeps.planning import Plan
+from rlexp.zoo.manifest import read as read_manifest
+from rlexp.zoo.results import Result
+from rlexp.zoo.results import load as load_results
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -21,12 +25,17 @@ OTHER_COMMANDS = (
     "collect",
     "data",
     "list",
+    "export",
+    "metrics",
+    "report",
     "bench",
     "--multirun",
     "--config-dir",
     "--help",
     "--cfg",
 )
+RUN_KEYS = {"seed", "command", "changes", "config_sha256", "created", "commit", "dirty", "versions", "machine",
+            "device", "threads", "compiled", "wall_time_s", "spent", "eval", "best_eval", "curve"}  # fmt: skip
 PLACEHOLDERS = ("NAME", "my_", "data.npz", "prior.hdf5", "optimistic_sac")  # things a reader has and we have not
 
 
@@ -48,6 +57,23 @@ def test_every_training_command_in_the_docs_composes(command: str) -> None:
     config = compose(arguments)
     assert config["algo"]["_target_"].startswith(("rlexp.algos.", "rlexp.contrib."))
     build("env", config["env"]).spec()  # its kwargs and wrappers fit
+
+
+def sweeps() -> list[str]:
+    lines = [line.strip() for page in PAGES for line in page.read_text().splitlines()]
+    return sorted({line.split("  #")[0].strip() for line in lines if line.startswith("rlexp --multirun ")})
+
+
+@pytest.mark.parametrize("command", sweeps())
+def test_every_sweep_in_the_docs_can_be_planned(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    register()
+    monkeypatch.setattr(Plan, "_compose_job", lambda self, number, overrides: (self.folder / str(number), {}))
+    plan = Plan(for_hydra(shlex.split(command)[2:]))
+    if isinstance(plan.sweep, OptunaSearch):
+        assert any(each.is_sweep_override() for each in plan.overrides)
+    else:
+        assert len(plan.jobs) > 1
+        compose(plan.jobs[-1].overrides)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -77,12 +103,31 @@ def test_the_reference_is_rendered_from_the_schemas(monkeypatch: pytest.MonkeyPa
     assert all(line.rstrip(" |").count(" | ") == 3 for line in fields), "a field without a comment"
 
 
-def test_the_benchmark_page_is_rendered_from_the_results() -> None:
-    folder = ROOT / "docs" / "benchmarks"
-    make = script(folder / "make.py")
-    results = json.loads((folder / "results.json").read_text())
-    assert (folder / "README.md").read_text() == make.page(results)
-    assert make.TABLE.read_text() == make.algorithms(results)
+BENCHMARKS = ROOT / "docs" / "benchmarks"
+
+
+def test_the_benchmark_pages_and_the_digest_are_rendered_from_the_manifests() -> None:
+    make = script(BENCHMARKS / "make.py")
+    results = make.load(BENCHMARKS)
+    again = "python docs/benchmarks/make.py render"
+    assert (BENCHMARKS / "README.md").read_text() == make.page(results), again
+    assert make.TABLE.read_text() == make.algorithms(results), again
+    assert make.DIGEST.read_text() == make.digest_text(results), again
+
+
+def test_every_manifest_says_all_that_a_result_depends_on() -> None:
+    for result in load_results(BENCHMARKS):
+        assert result.preset in choices("zoo")
+        assert [run["seed"] for run in result.runs] == sorted({run["seed"] for run in result.runs}), result.preset
+        for run in result.runs:
+            assert set(run) == RUN_KEYS, result.preset
+            assert run["changes"] == [], f"{result.preset} was measured with other settings than its own"
+            assert re.fullmatch("[0-9a-f]{40}", run["commit"])
+            assert re.fullmatch("[0-9a-f]{64}", run["config_sha256"])
+            assert run["curve"][-1][0] == run["spent"]
+            assert run["curve"][-1][1] == pytest.approx(run["eval"][result.manifest["figure"]], abs=1e-3)
+            assert run["versions"]["torch"]
+            assert run["machine"]["platform"]
 
 
 def test_the_speed_page_is_rendered_from_the_measurements() -> None:
@@ -91,20 +136,18 @@ def test_the_speed_page_is_rendered_from_the_measurements() -> None:
 
 
 def test_every_preset_with_a_promise_has_a_result() -> None:
-    results = json.loads((ROOT / "docs" / "benchmarks" / "results.json").read_text())
-    measured = {result["preset"] for result in results}
+    measured = {result.preset for result in load_results(BENCHMARKS)}
     promises = {
         path.stem
         for path in (ROOT / "conf" / "zoo").glob("*.yaml")
         if re.search("(return|success) [≥<]", path.read_text())
     }
-    compared = set(script(ROOT / "docs" / "benchmarks" / "make.py").COMPARED)  # with the curves of another framework
+    compared = set(script(BENCHMARKS / "make.py").COMPARED)  # with the curves of another framework
     assert measured - compared == promises
 
 
 def test_a_page_says_that_its_algorithm_was_measured_where_it_was() -> None:
-    results = json.loads((ROOT / "docs" / "benchmarks" / "results.json").read_text())
-    texts = [(ROOT / "conf" / "zoo" / f"{result['preset']}.yaml").read_text() for result in results]
+    texts = [(ROOT / "conf" / "zoo" / f"{result.preset}.yaml").read_text() for result in load_results(BENCHMARKS)]
     measured = {found[1] for text in texts if (found := re.search(r"override /algo: (\w+)", text))}
     pages = {path.stem: path.read_text() for path in (ROOT / "docs" / "algorithms").glob("*.md")}
     assert {name for name, text in pages.items() if "Measured: [benchmarks]" in text} == measured
@@ -124,7 +167,6 @@ def test_what_a_preset_promises_is_of_its_own_budget_and_was_measured(path: Path
     assert found is not None
     least, budget = float(found[1].replace("−", "-")), int(found[2]) * {"k": 1_000, "M": 1_000_000}[found[3]]
     assert compose([f"zoo={path.stem}"])["trainer"][f"total_{found[4]}"] == budget
-    folder = ROOT / "docs" / "benchmarks"
-    results, figure = json.loads((folder / "results.json").read_text()), script(folder / "make.py").measure(path.stem)
-    reached = [each["eval"][figure] >= least for each in results if each["preset"] == path.stem]
+    finals = Result(read_manifest(BENCHMARKS / "manifests" / f"{path.stem}.json")).finals
+    reached = [final >= least for final in finals]
     assert (sum(reached), len(reached)) == ((int(found[5]), int(found[6])) if found[5] else (len(reached),) * 2)

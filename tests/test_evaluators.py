@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from rlexp.config.trust import EVERYTHING
 from rlexp.datasets import Transitions
 from rlexp.errors import ConfigError
 from rlexp.evaluators import FQE, EvaluationMethod, InitialValue
-from rlexp.evaluators.fqe import fqe_target
+from rlexp.evaluators.fqe import fqe_target, value_range
+from rlexp.loggers.console import closing_lines
 from rlexp.policy import Policy
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
@@ -74,14 +76,16 @@ def constant(choice: float, action: str, gamma: float = 0.5) -> Runner:
     return runner
 
 
-def judged(method: EvaluationMethod, runner: Runner, data: Transitions, buffer: ReplayBuffer | None = None) -> Any:
+def judged(
+    method: EvaluationMethod, runner: Runner, data: Transitions, buffer: ReplayBuffer | None = None, warn: Any = print
+) -> Any:
     policy: Policy = runner.policy()
     buffer = ReplayBuffer() if buffer is None else buffer
     buffer.build(runner.spec, 1, 0.9, 0, capacity=len(data))  # of the run itself, which no evaluation takes over
     buffer.map_rewards(7.0, 3.0)
     buffer.extend(data)
     state = repr(buffer.state_dict(rows=False))
-    method.begin(runner.env, runner.model, print)
+    method.begin(runner.env, runner.model, warn)
     method.take(buffer, data.starts())
     before = torch.get_rng_state()
     first = method(policy, 1, seed=5)
@@ -121,6 +125,55 @@ def test_fqe_bootstraps_through_truncation() -> None:
     assert judged(FQE(**SMALL, gamma=0.0), constant(0, "discrete"), flat).score == pytest.approx(3.0, rel=0.05)
 
 
+@pytest.mark.parametrize(("gamma", "updates"), [(0.9, 5_000), (0.99, 5_000), (0.995, 10_000), (1.0, 5_000)])
+def test_fqe_makes_as_many_updates_as_its_discount_needs(gamma: float, updates: int) -> None:
+    told: list[str] = []
+    method = FQE()
+    method.begin(None, None, told.append)  # type: ignore[arg-type]
+    method.data, method.starts = range(60), np.arange(20)  # type: ignore[assignment]
+    assert method._planned(gamma) == updates
+    assert not told
+
+
+@pytest.mark.parametrize(
+    ("settings", "gamma", "words"),
+    [
+        (
+            {"tau": 0.01, "updates": 5_000},
+            0.99,
+            "come 39% of the way .* Set evaluator.updates=50000, or evaluator.tau=0.1",
+        ),
+        ({"updates": 100}, 0.99, r"come 10% of the way .* Set evaluator.updates=5000\.$"),
+        ({}, 0.9999, "50,000 updates .* come 39% of the way .* Set evaluator.updates=500000"),
+    ],
+)
+def test_fqe_warns_once_of_settings_that_cannot_arrive(settings: Any, gamma: float, words: str) -> None:
+    told: list[str] = []
+    method = FQE(**settings)
+    method.begin(None, None, told.append)  # type: ignore[arg-type]
+    for _ in range(2):
+        method._planned(gamma)
+    assert len(told) == 1
+    assert re.search(words, told[0])
+
+
+def test_fqe_measures_how_far_its_value_still_moves() -> None:
+    """One state for ever, worth r / (1 − γ) = 30: a short fit is on its way there, a long one has arrived."""
+    data = chain(30, 2, np.zeros(60, np.int64), lambda t, a: 3.0, truncated=True)
+    flat = Transitions(data.obs * 0, data.action, data.reward, data.next_obs * 0, data.terminated, data.truncated)
+    told: list[str] = []
+    short = judged(FQE(**SMALL | {"updates": 100}), constant(0, "discrete", 0.9), flat, warn=told.append)
+    assert short.others["fqe_drift"] > 0.05 * short.score
+    assert short.score < 28.5
+    assert [line.split()[1] for line in told] == ["100", "the"]  # the settings, and what was measured
+    told.clear()
+    arrived = judged(FQE(**SMALL | {"updates": 500, "tau": 0.2}), constant(0, "discrete", 0.9), flat, warn=told.append)
+    assert arrived.score == pytest.approx(30, rel=0.05)
+    assert abs(arrived.others["fqe_drift"]) < 1
+    assert not told
+    assert "drift" in closing_lines({"eval": arrived.summary()}, {})[2][1][0]
+
+
 @pytest.mark.parametrize("choice", [0, 2])
 def test_fqe_judges_what_the_policy_would_do_and_not_what_the_data_did(choice: int) -> None:
     actions = np.random.default_rng(1).integers(0, 3, 200)
@@ -142,6 +195,14 @@ def test_the_initial_value_is_what_the_critics_say_of_first_states() -> None:
     result = judged(InitialValue(), constant(2, "discrete"), shifted)
     assert result.summary() == {"initial_value": 4.0, "initial_value_std": 0.0, "states": 4}
     assert judged(InitialValue(max_states=3), constant(2, "discrete"), shifted).others["states"] == 3
+
+
+@pytest.mark.parametrize(
+    ("rewards", "gamma", "bounds"),
+    [((-16, 0), 0.99, (-1600, 0)), ((1, 1), 0.9, (1, 10)), ((-1, 2), 0.5, (-2, 4)), ((0, 1), 1.0, (-np.inf, np.inf))],
+)
+def test_values_lie_where_rewards_can_add_up_to(rewards: Any, gamma: float, bounds: Any) -> None:
+    assert value_range(*rewards, gamma) == pytest.approx(bounds)
 
 
 def test_the_target_is_worked_out_by_hand() -> None:

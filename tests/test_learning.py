@@ -1,27 +1,21 @@
 """Every preset reaches the return or the rate of success it promises. Minutes each: run by `make test-learning`."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 
 from rlexp.config.compose import compose
 from rlexp.runner import Runner
-
-_spec = importlib.util.spec_from_file_location("make", Path(__file__).parents[1] / "docs" / "benchmarks" / "make.py")
-assert _spec is not None
-assert _spec.loader is not None
-_make = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_make)
+from rlexp.zoo.targets import OVERSHOOT, TARGETS
 
 
 @pytest.mark.learning
-@pytest.mark.parametrize("preset", _make.TARGETS)
+@pytest.mark.parametrize("preset", TARGETS)
 def test_a_preset_reaches_what_it_promises_within_its_budget(preset: str, tmp_path: Path) -> None:
-    least, budget, unit = _make.TARGETS[preset]
+    target = TARGETS[preset]
     summary = Runner(compose([f"zoo={preset}", "seed=0", "threads=1", "progress=none"])).train(tmp_path / "run")
-    assert (summary["eval"][_make.measure(preset)] >= least) == (preset not in _make.FAIL)
-    assert summary["updates" if unit == "updates" else "env_steps"] <= budget * 1.02  # a rollout may overshoot
+    assert (summary["eval"][target.figure] >= target.least) == (not target.fails)
+    assert summary["updates" if target.unit == "updates" else "env_steps"] <= target.budget * OVERSHOOT
 
 
 def test_ppo_learns_cartpole_in_seconds(tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ def test_the_wheel_holds_every_config_and_module(wheel: Path) -> None:
     assert {f"rlexp/conf/{path}" for path in YAML} <= names
     assert {str(path.relative_to(ROOT)) for path in (ROOT / "rlexp").rglob("*.py")} <= names
     assert {"rlexp/py.typed", "rlexp/conf/__init__.py"} <= names
+    assert {str(path.relative_to(ROOT)) for path in (ROOT / "rlexp" / "report" / "page").iterdir()} <= names
     assert not [name for name in names if name.startswith(("tests", "conf/", "docs"))]
 
 

@@ -138,7 +138,8 @@ def overrides(algo: str, *special: str) -> tuple[str, ...]:
     config = compose([*chosen, *special])
     for key, value in SMALL.items():
         group, field = key.split(".")
-        if field in (config[group] or {}):
+        offline = config["trainer"]["_target_"].endswith("Offline")  # which keeps its whole dataset
+        if field in (config[group] or {}) and not (offline and field == "capacity"):
             chosen.append(f"{key}={value}")
     return (*chosen, *special)
 

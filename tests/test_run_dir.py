@@ -343,7 +343,7 @@ def test_a_torn_row_is_not_glued_to_the_next(run: RunDir) -> None:
 
 def test_rows_that_are_missing_are_not_made_up(run: RunDir) -> None:
     run.append({"a": 1})
-    with pytest.raises(RunError, match="has 1 rows, but the checkpoint was written after 5"):
+    with pytest.raises(RunError, match="has 1 row, but the checkpoint was written after 5"):
         run.truncate(5)
     assert metrics(run) == [{"a": 1}]
 

@@ -18,6 +18,7 @@ from rlexp.algos.discrete_bcq import DiscreteBCQ
 from rlexp.algos.discrete_cql import DiscreteCQL
 from rlexp.algos.discrete_sac import DiscreteSAC
 from rlexp.algos.dqn import DQN
+from rlexp.algos.drq_v2 import DrQv2
 from rlexp.algos.edac import EDAC
 from rlexp.algos.iql import IQL
 from rlexp.algos.iqn import IQN
@@ -70,6 +71,7 @@ __all__ = [
     "DiscreteBCQ",
     "DiscreteCQL",
     "DiscreteSAC",
+    "DrQv2",
     "OffPolicyAlgorithm",
     "OnPolicyAlgorithm",
     "Rainbow",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,6 +43,8 @@ class A2C(ActorCritic):
     Simple and quick where many environments run side by side; PPO takes more from every step.
     """
 
+    can_share: ClassVar[bool] = True
+
     learning_rate: Positive = 7e-4  # step size
     gae_lambda: Fraction = 1.0  # bias (0) against variance (1) of the advantages; 1: n-step returns, as in the paper
     value_coef: NonNegative = 0.5  # weight of the value error
@@ -74,8 +76,8 @@ class A2C(ActorCritic):
         advantage, returns = advantage.flatten(), returns.flatten()
         if self.normalize_advantage and len(advantage) > 1:  # a single one has no deviation
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        policy = self.policy(obs)
-        loss = a2c_loss(policy.log_prob(action.flatten(0, 1)), advantage, self.value(obs), returns)
+        policy, value = self.policy_and_value(obs)
+        loss = a2c_loss(policy.log_prob(action.flatten(0, 1)), advantage, value, returns)
         entropy = policy.entropy().mean()
         norm = self.optimizer.step(loss.policy + self.value_coef * loss.value - self.entropy_coef * entropy)
         return torch.stack((loss.policy, loss.value, entropy, norm, explained)).detach()

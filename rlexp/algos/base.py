@@ -19,6 +19,7 @@ from rlexp.config.fields import Fraction, Positive
 from rlexp.envs.spec import EnvSpec
 from rlexp.errors import CheckpointError, ConfigError
 from rlexp.models import Model, Network
+from rlexp.models.description import described
 from rlexp.models.distributions import IMPOSSIBLE
 from rlexp.models.regularization import Dropout
 from rlexp.optim import Optimizer
@@ -162,6 +163,13 @@ class Algorithm(ABC):
             start = schedule.value(initial, 0.0)
             setattr(self, name, torch.tensor(start, device=self.device) if kinds[name] is float else round(start))
 
+    def refuse_idle(self, name: str, reason: str) -> None:
+        """Refuse a setting that was changed or scheduled but has no effect, for ``reason``."""
+        if getattr(self, name) != getattr(type(self), name):
+            raise ConfigError(f"{name} has no effect with {reason}")
+        if self.schedules.get(name):
+            raise ConfigError(f"A schedule of {name} has no effect with {reason}")
+
     def apply_schedules(self, progress: float) -> None:
         """Set every scheduled hyperparameter to its value at ``progress`` of the budget."""
         for name, (schedule, initial) in self.scheduled.items():
@@ -219,6 +227,10 @@ class Algorithm(ABC):
         """Numbers in all networks, targets included."""
         modules = [part for part in self.parts().values() if isinstance(part, nn.Module)]
         return sum(parameter.numel() for module in modules for parameter in module.parameters())
+
+    def describe_networks(self) -> str:
+        """``actor 256-256 relu, 2 critics 256-256 relu, 141,058 parameters``: what was built, in words."""
+        return described({name: part for name, part in self.parts().items() if isinstance(part, nn.Module)})
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, moments, generator and counters."""

@@ -52,6 +52,14 @@ class BC(Cloning):
     learning_rate: Positive = 3e-4  # step size of Adam
     objective: Annotated[BCObjective, Static()] = BCObjective.nll  # likelihood of the actions, or distance from them
 
+    def __post_init__(self) -> None:
+        if self.objective is BCObjective.mse:
+            for name in ("min_log_std", "state_dependent_std"):
+                if getattr(self, name) != getattr(type(self), name):
+                    raise ConfigError(
+                        f"{name} has no effect with objective=mse, which has no deviation. Use objective=nll."
+                    )
+
     def build(self, spec: EnvSpec, model: Model) -> None:
         """The policy."""
         self.build_policy(spec, model)

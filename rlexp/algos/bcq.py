@@ -97,14 +97,14 @@ class BCQ(OffPolicyAlgorithm):
 
     def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
         """The best of sampled actions by the first critic; without exploring, of always the same noise."""
-        count = len(tree_first(obs))
+        count = tree_first(obs).shape[0]  # not len(): an exported policy takes any number of rows
         shape = (self.n_action_samples, count, self.noise_size)
         noise = self.greedy_noise.expand(shape)
         if explore:
             noise = torch.randn(shape, generator=generator, device=self.device)
         actions = self.sampled_actions(self.actor, obs, noise)
         best = values_of_samples(self.critic, obs, actions)[0].argmax(0)  # [N]
-        return Act(torch.take_along_dim(actions, best.view(1, -1, 1), 0)[0])
+        return Act(actions.gather(0, best.view(1, -1, 1).expand_as(actions[:1]))[0])
 
     def action_value(self, obs: Obs, action: Tensor) -> Tensor:
         """min_i Q_i(s, a), [B]."""

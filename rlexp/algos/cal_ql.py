@@ -38,6 +38,7 @@ class CalQL(CQL):
     failure_reward: Annotated[float | None, Static()] = None  # r of a failing step: a failed episode returns r/(1 − γ)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.failure_reward is not None and self.gamma >= 1:
             raise ConfigError("algo.failure_reward: the return of an endless failure, r/(1 − γ), needs algo.gamma < 1.")
 

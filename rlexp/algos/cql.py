@@ -17,6 +17,7 @@ from rlexp.compiling import phase
 from rlexp.config.component import component
 from rlexp.config.fields import Natural, NonNegative, Positive, Size
 from rlexp.envs.spec import EnvSpec
+from rlexp.errors import ConfigError
 from rlexp.models import Model
 from rlexp.optim import Adam
 from rlexp.types import Batch, Obs
@@ -73,6 +74,10 @@ class CQL(SAC):
     n_action_samples: Size = 10  # actions of each of the three kinds that estimate the integral
     backup: Backup = Backup.plain  # value of the next state: plain, soft (with entropy) or max (best of the samples)
     bc_updates: Natural = 0  # first updates, in which the actor clones the data instead of following the critics
+
+    def __post_init__(self) -> None:
+        if self.target_gap is None and self.multiplier_learning_rate != type(self).multiplier_learning_rate:
+            raise ConfigError("multiplier_learning_rate has no effect without a target_gap. Set target_gap=…")
 
     def build(self, spec: EnvSpec, model: Model) -> None:
         """SAC's networks, and the multiplier."""

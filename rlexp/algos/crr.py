@@ -12,6 +12,7 @@ from rlexp.algos.awac import AWAC, awac_loss, awac_weight
 from rlexp.algos.base import OFFLINE
 from rlexp.config.component import component
 from rlexp.config.fields import Positive, Size, Static, Structure
+from rlexp.errors import ConfigError
 from rlexp.types import Batch
 
 
@@ -65,6 +66,12 @@ class CRR(AWAC):
     max_weight: Positive = 20.0  # bound of the exponential weight
     state_dependent_std: Structure = True  # whether each state has a deviation of its own (continuous actions)
     min_log_std: Annotated[float, Static()] = -5.0  # bound of the policy's deviation from below (continuous actions)
+
+    def __post_init__(self) -> None:
+        if self.weight_type is WeightType.binary:
+            for name in ("beta", "max_weight"):
+                if getattr(self, name) != getattr(type(self), name) or self.schedules.get(name):
+                    raise ConfigError(f"{name} has no effect with weight_type=binary. Use weight_type=exp.")
 
     def randomness(self, size: int) -> dict[str, Tensor]:
         """All random numbers of one update; the best of sampled actions needs samples of discrete ones too."""

@@ -41,6 +41,7 @@ class DiscreteSAC(SAC):
 
     actions: ClassVar[frozenset[str]] = frozenset({DISCRETE})
     unit_actions: ClassVar[bool] = False
+    learned_alpha: ClassVar[tuple[str, ...]] = ("alpha_learning_rate", "initial_alpha", "target_entropy_ratio")
 
     target_entropy_scale: float = field(init=False, default=0.0)  # replaced by the ratio below
     target_entropy_ratio: Fraction = 0.5  # target entropy as a share of log |A|, that of a uniform policy

@@ -38,6 +38,7 @@ class EDAC(SACN):
     eta: NonNegative = 1.0  # η: weight of the similarity of the critics' gradients
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.n_critics < 2:
             raise ConfigError("algo.n_critics=1: EDAC compares critics with each other, so it needs at least 2.")
 

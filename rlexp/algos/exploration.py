@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from torch import Tensor
 from rlexp.algos.base import Algorithm, OffPolicyAlgorithm
 from rlexp.compiling import acting
 from rlexp.config.fields import Fraction, NonNegative, Static
-from rlexp.errors import ConfigError
 from rlexp.models import PolicyHead
 from rlexp.tree import tree_first
 from rlexp.types import Act, Obs
@@ -65,17 +64,17 @@ class DeterministicPolicy(OffPolicyAlgorithm):
     an episode: it starts at zero in each environment and is part of the checkpoint.
     """
 
+    noise_in_losses: ClassVar[bool] = False  # its scale has a use beside exploring
+
     exploration: Annotated[Exploration, Static()] = Exploration.gaussian  # noise on actions: none, gaussian or ou
     exploration_noise: NonNegative = 0.1  # its standard deviation at each step, σ, of actions in [−1, 1]
     ou_theta: Fraction = 0.15  # share of the Ornstein-Uhlenbeck process that is forgotten at each step, if it is chosen
 
     def __post_init__(self) -> None:
-        if self.exploration is not Exploration.ou and self.ou_theta != type(self).ou_theta:
-            raise ConfigError(f"ou_theta has no effect with exploration={self.exploration.value}. Use exploration=ou.")
-        if self.exploration is Exploration.none and self.schedules.get("exploration_noise"):
-            raise ConfigError(
-                "A schedule of exploration_noise has no effect with exploration=none. Use gaussian or ou."
-            )
+        if self.exploration is not Exploration.ou:
+            self.refuse_idle("ou_theta", f"exploration={self.exploration.value}. Use exploration=ou.")
+        if self.exploration is Exploration.none and not self.noise_in_losses:
+            self.refuse_idle("exploration_noise", "exploration=none. Use gaussian or ou.")
 
     @abstractmethod
     def policy(self, obs: Obs) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -71,6 +71,8 @@ class PPO(ActorCritic):
     Robust, for every kind of action space; the first choice when environment steps are cheap.
     """
 
+    can_share: ClassVar[bool] = True
+
     learning_rate: Positive = 3e-4  # step size
     epochs: Count = 10  # passes over each rollout
     minibatch_size: Count = 64  # transitions in a gradient step; a remainder smaller than this is left out of an epoch
@@ -104,8 +106,11 @@ class PPO(ActorCritic):
     def rows(self, batch: Rollout, advantage: Tensor, returns: Tensor) -> tuple[Obs, dict[str, Tensor]]:
         """The rollout [T, N, …] as what minibatches are drawn from: T·N rows."""
         obs, action = tree_map(lambda leaf: leaf.flatten(0, 1), batch.obs), batch.action.flatten(0, 1)
-        with torch.no_grad():
-            log_prob = in_parts(self.log_prob, obs, action)
+        if "log_prob" in batch.extras and self.autocast is None:  # else as computed by updates, in their precision
+            log_prob = batch.extras["log_prob"].flatten()
+        else:
+            with torch.no_grad():
+                log_prob = in_parts(self.log_prob, obs, action)
         data = {
             "action": action,
             "log_prob": log_prob,
@@ -143,12 +148,12 @@ class PPO(ActorCritic):
         advantage = part["advantage"]
         if self.normalize_advantage and len(advantage) > 1:  # a single one has no deviation
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        policy = self.policy(obs)
+        policy, value = self.policy_and_value(obs)
         loss = ppo_loss(
             policy.log_prob(part["action"]),
             part["log_prob"],
             advantage,
-            self.value(obs),
+            value,
             part["value"],
             part["returns"],
             self.clip_range,

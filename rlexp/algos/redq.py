@@ -35,6 +35,7 @@ class REDQ(SAC):
     actor_interval: Count = 20  # updates of the critics for one of the actor and the temperature
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.n_target_critics > self.n_critics:
             raise ConfigError(
                 f"n_target_critics={self.n_target_critics} must not be more than n_critics={self.n_critics}, "

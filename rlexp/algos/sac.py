@@ -56,6 +56,7 @@ class SAC(StochasticPolicy, OffPolicyAlgorithm):
     unit_actions: ClassVar[bool] = True
     actor_network: ClassVar[NetDefaults] = NetDefaults(hidden=(256, 256))
     critic_network: ClassVar[NetDefaults] = NetDefaults(hidden=(256, 256))
+    learned_alpha: ClassVar[tuple[str, ...]] = ("alpha_learning_rate", "initial_alpha", "target_entropy_scale")
 
     actor_learning_rate: Positive = 3e-4  # step size of the policy
     critic_learning_rate: Positive = 3e-4  # step size of the critics
@@ -66,6 +67,11 @@ class SAC(StochasticPolicy, OffPolicyAlgorithm):
     n_critics: Size = 2  # ensemble whose minimum is taken
     actor_interval: Count = 1  # updates of the critics for one of the actor and the temperature
     tau: Fraction = 0.005  # share of the critics that flows into their targets at each update
+
+    def __post_init__(self) -> None:
+        if self.alpha is not None:
+            for name in self.learned_alpha:
+                self.refuse_idle(name, f"a fixed temperature, alpha={self.alpha:g}. Leave out one of the two.")
 
     def build(self, spec: EnvSpec, model: Model) -> None:
         """Actor, critics with targets, temperature."""

@@ -52,6 +52,7 @@ class TQC(SAC):
     kappa: Positive = 1.0  # errors up to here count squared, larger ones linearly
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.n_dropped >= self.n_quantiles:
             raise ConfigError(
                 f"n_dropped={self.n_dropped} must be less than n_quantiles={self.n_quantiles}, of which it is a part."

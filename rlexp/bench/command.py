@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,6 +34,8 @@ def main(arguments: list[str]) -> int:
         return 0
     options = parser.parse_args(arguments)
     results = options.command(options)
+    if isinstance(results, int):
+        return results
     return 1 if any("error" in result for result in results) else 0
 
 
@@ -86,7 +90,34 @@ def build_parser() -> Parser:
     scaling.add_argument("--points", type=_counts, metavar="N,…", help="other sizes than the usual ones")
     profile = add("profile", _profile, "where an iteration spends its time, and the limits", 5, seconds=3.0)
     profile.add_argument("--only", type=_names, metavar="NAME,…", help="some of the workloads")
+    _add_zoo(commands)
     return parser
+
+
+ZOO = """\
+Run presets over seeds, then write a manifest for each, a page with tables, and pictures into one folder. The same
+command goes on with what was interrupted; completed runs are not run again, failed ones are."""
+
+
+def _add_zoo(commands: Any) -> None:
+    """``rlexp bench zoo``, which measures what is learned, not how fast."""
+    zoo: Parser = commands.add_parser("zoo", help="what presets reach, over seeds: tables and curves", description=ZOO)
+    zoo.set_defaults(command=_zoo)
+    zoo.add_argument("--presets", type=_names, default=[], metavar="NAME,…",
+                     help="which; * for any: '*_cartpole' (default: all with a target)")  # fmt: skip
+    zoo.add_argument("--seeds", type=_count, default=3, metavar="N", help="seeds 0 to N-1 (default 3)")
+    folder = Path("outputs") / "bench" / "zoo"
+    zoo.add_argument("-o", "--output", type=Path, default=folder, metavar="DIR", help=f"folder (default {folder})")
+    zoo.add_argument("--config-dir", "-cd", action="append", default=[], metavar="DIR", help="presets of your own")
+    zoo.add_argument("overrides", nargs="*", metavar="KEY=VALUE",
+                     help="settings of all runs (threads=1 unless given), and launcher=joblib|slurm|ray")  # fmt: skip
+
+
+def _zoo(options: argparse.Namespace) -> int:
+    from rlexp.zoo import bench
+
+    sys.path.append(os.getcwd())  # a user's own targets are importable from here, as in training
+    return bench.run(options.presets, options.seeds, options.output, options.overrides, options.config_dir)
 
 
 def _speed(options: argparse.Namespace) -> Results:

@@ -88,15 +88,44 @@ def _sb3(config: dict[str, Any], name: str, arguments: Settings, package: str = 
     env, model = config["env"], config["model"]
     _refuse(env["normalize_obs"] or env["normalize_reward"], "normalised observations or rewards")
     _refuse(bool(env["wrappers"]), "wrappers")
-    _refuse(env["action_repeat"] != 1 or env["frame_stack"] != 1, "repeated actions or stacked frames")
+    if "game" in env:
+        shared = name in ("PPO", "A2C")  # whose networks share their CNN in SB3
+        _refuse(model["shared_encoder"] != shared, f"model.shared_encoder={model['shared_encoder']}")
+        model = model | {"shared_encoder": False}
     _refuse_model_settings(model)
     if model["hidden"] is not None:  # null: the paper's widths, which are SB3's defaults too
         arguments["policy_kwargs"] = {**arguments.get("policy_kwargs", {}), "net_arch": list(model["hidden"])}
     return {
         "package": package,
         "class": name,
-        "env": {"id": env["id"], "num_envs": env["num_envs"], "kwargs": env["kwargs"]},
+        "env": _sb3_atari(env) if "game" in env else _sb3_env(env),
         "arguments": {"gamma": config["algo"]["gamma"], **arguments},
+    }
+
+
+def _sb3_env(env: dict[str, Any]) -> Settings:
+    _refuse(env["action_repeat"] != 1 or env["frame_stack"] != 1, "repeated actions or stacked frames")
+    _refuse(env["pixels"] or env["resize"] or env["grayscale"], "observations as images")
+    return {"id": env["id"], "num_envs": env["num_envs"], "kwargs": env["kwargs"]}
+
+
+def _sb3_atari(env: dict[str, Any]) -> Settings:
+    """SB3's own preprocessing of Atari games, which always presses fire and is always grey."""
+    _refuse(not env["grayscale"] or not env["fire_reset"], "coloured frames, or games begun without pressing fire")
+    _refuse(env["sticky_actions"] or env["full_action_space"], "sticky actions or all actions")
+    name = "".join(part.capitalize() for part in env["game"].split("_"))
+    return {
+        "id": f"{name}NoFrameskip-v4",
+        "num_envs": env["num_envs"],
+        "kwargs": {},
+        "atari": {
+            "noop_max": env["noop_max"],
+            "frame_skip": env["frame_skip"],
+            "screen_size": env["size"],
+            "terminal_on_life_loss": env["episodic_life"],
+            "clip_reward": env["clip_rewards"],
+        },
+        "frame_stack": env["frame_stack"],
     }
 
 

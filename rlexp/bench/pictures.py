@@ -23,7 +23,8 @@ LINES = ("#3b76b0", "#e0813a", "#4f9d69")
 WIDE = 0.055  # share of a bar from which on its figure fits inside
 
 
-def _pyplot() -> Any:
+def quiet_pyplot() -> Any:
+    """Matplotlib without a window, in the style of all pictures."""
     try:
         import matplotlib
     except ImportError as error:
@@ -46,7 +47,8 @@ def _pyplot() -> Any:
     return pyplot
 
 
-def _save(figure: Any, path: Path) -> None:
+def save(figure: Any, path: Path) -> None:
+    """Write a picture, making its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=160)
 
@@ -59,7 +61,7 @@ def profile(results: list[dict[str, Any]], path: Path) -> None:
     results = [result for result in results if "error" not in result]
     if not results:
         return
-    pyplot = _pyplot()
+    pyplot = quiet_pyplot()
     figure, axes = pyplot.subplots(
         len(results), 1, figsize=(8.4, 1.45 * len(results) + 0.7), squeeze=False, layout="constrained"
     )
@@ -92,7 +94,7 @@ def profile(results: list[dict[str, Any]], path: Path) -> None:
         columnspacing=1.1,
         fontsize=8.5,
     )
-    _save(figure, path)
+    save(figure, path)
     pyplot.close(figure)
 
 
@@ -125,7 +127,7 @@ def scaling(results: list[dict[str, Any]], path: Path) -> None:
     results = [result for result in results if "error" not in result]
     if not results:
         return
-    pyplot = _pyplot()
+    pyplot = quiet_pyplot()
     figure, axes = pyplot.subplots(
         1, len(results), figsize=(3.7 * len(results), 3.3), squeeze=False, layout="constrained"
     )
@@ -148,7 +150,7 @@ def scaling(results: list[dict[str, Any]], path: Path) -> None:
         axis.set_ylabel(f"{result['unit']} per second")
         if len(result["curves"]) > 1:
             axis.legend(frameon=False, fontsize=8.5)
-    _save(figure, path)
+    save(figure, path)
     pyplot.close(figure)
 
 

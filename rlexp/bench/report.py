@@ -13,6 +13,7 @@ from typing import Any
 
 from rlexp.bench.peers import PEERS
 from rlexp.loggers.tables import print_table
+from rlexp.machine import cpu_model
 from rlexp.provenance import provenance
 
 FORMAT = 1
@@ -49,15 +50,6 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "load": [round(load, 2) for load in os.getloadavg()],
     }
-
-
-def cpu_model() -> str:
-    """The processor's name where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 def warn_if_busy(load: float | None = None, cores: int | None = None) -> None:

@@ -20,17 +20,25 @@ def value_of(value: Any) -> Any:
     return lambda left: start + (end - start) * min((1 - left) / until, 1.0)
 
 
+def make_envs(env: dict[str, Any], count: int, seed: int, wrapper: Any = None) -> Any:
+    """Environments as Stable-Baselines3 makes them, Atari games with its own preprocessing."""
+    from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+
+    if "atari" not in env:
+        return make_vec_env(env["id"], n_envs=count, seed=seed, env_kwargs=env["kwargs"] or None, wrapper_class=wrapper)
+    importlib.import_module("ale_py")  # registers the games
+    from stable_baselines3.common.vec_env import VecFrameStack
+
+    return VecFrameStack(make_atari_env(env["id"], count, seed, wrapper_kwargs=env["atari"]), env["frame_stack"])
+
+
 def make_model(settings: dict[str, Any], seed: int, wrapper: Any = None) -> Any:
     """The model that translated settings describe."""
-    from stable_baselines3.common.env_util import make_vec_env
-
     env = settings["env"]
-    envs = make_vec_env(
-        env["id"], n_envs=env["num_envs"], seed=seed, env_kwargs=env["kwargs"] or None, wrapper_class=wrapper
-    )
+    envs = make_envs(env, env["num_envs"], seed, wrapper)
     arguments = {name: value_of(value) for name, value in settings["arguments"].items()}
     cls = getattr(importlib.import_module(settings["package"]), settings["class"])
-    return cls("MlpPolicy", envs, seed=seed, device="cpu", **arguments)
+    return cls("CnnPolicy" if "atari" in env else "MlpPolicy", envs, seed=seed, device="cpu", **arguments)
 
 
 def first_step(settings: dict[str, Any], exit_code: int) -> None:
@@ -49,13 +57,12 @@ def first_step(settings: dict[str, Any], exit_code: int) -> None:
 def solve(task: dict[str, Any]) -> dict[str, Any]:
     """Train until an evaluation reaches the threshold."""
     from stable_baselines3.common.callbacks import EvalCallback, StopTrainingOnRewardThreshold
-    from stable_baselines3.common.env_util import make_vec_env
 
     settings, seed = task["settings"], task["seed"]
     model = make_model(settings, seed)
     env = settings["env"]
     evaluation = EvalCallback(
-        make_vec_env(env["id"], n_envs=task["eval_envs"], seed=seed + 1000, env_kwargs=env["kwargs"] or None),
+        make_envs(env, task["eval_envs"], seed + 1000),
         callback_on_new_best=StopTrainingOnRewardThreshold(task["threshold"]),
         n_eval_episodes=task["eval_episodes"],
         eval_freq=max(task["eval_interval"] // env["num_envs"], 1),

@@ -60,6 +60,11 @@ class FinalObs:
         for mine, leaf in zip(self.leaves, leaves, strict=True):
             mine[place] = leaf
 
+    def replace(self, number: int, first_leaf: int, leaves: list[np.ndarray]) -> None:
+        """Write other values [1, …] of the leaves from ``first_leaf`` on under a number that is kept."""
+        for mine, leaf in zip(self.leaves[first_leaf:], leaves, strict=True):
+            mine[number & (self.size - 1)] = leaf[0]
+
     def take(self, leaf: int, numbers: np.ndarray) -> np.ndarray:
         """The observations (one leaf) with these numbers."""
         return self.leaves[leaf].take(numbers & (self.size - 1), 0)

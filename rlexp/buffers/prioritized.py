@@ -85,14 +85,15 @@ class PrioritizedBuffer(ReplayBuffer):
         self._priorities.update(index, priority**self.alpha)
 
     def _rank_new_rows(self) -> None:
-        """Give the rows added since the last call the largest priority; the place written next holds no transition."""
-        first = max(self._ranked, self.oldest_row)
+        """Give the rows added since the last call the largest priority; those that are no longer sampled get none."""
+        first = max(self._ranked, self.oldest_sampled)
         if first == self._rows:
             return
         envs = np.arange(self._num_envs)
         rows = np.arange(first, self._rows) % self._ring
         self._priorities.update((rows[:, None] * self._num_envs + envs).reshape(-1), self._largest**self.alpha)
-        self._priorities.update(self._cursor * self._num_envs + envs, 0.0)
+        past = (self._cursor + np.arange(self._ring - self._max_rows)) % self._ring  # the place written next first
+        self._priorities.update((past[:, None] * self._num_envs + envs).reshape(-1), 0.0)
         self._ranked = self._rows
 
     # --- saving -----------------------------------------------------------------------------------------------------
@@ -121,5 +122,5 @@ class PrioritizedBuffer(ReplayBuffer):
 
     def _stored_places(self) -> np.ndarray:
         """Where the stored transitions lie, in the order of time."""
-        rows = np.arange(self.oldest_row, self._rows) % self._ring
+        rows = np.arange(self.oldest_sampled, self._rows) % self._ring
         return (rows[:, None] * self._num_envs + np.arange(self._num_envs)).reshape(-1)

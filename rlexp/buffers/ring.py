@@ -3,6 +3,7 @@
 Row t holds the observations acted on at step t, the actions, rewards and flags. The observation that follows is row
 t + 1, written as soon as step t is known; where an episode ended, row t + 1 begins the next one and the true final
 observation lies in a side store. n-step windows are put together when sampled. Saving is in `ring_state.py`.
+Of stacked frames only the newest is stored; `frames.py` puts the stacks together.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from rlexp.buffers.derived import (
     lambda_returns,
 )
 from rlexp.buffers.final_obs import FinalObs
+from rlexp.buffers.frames import split, stack_back, whole_stacks
 from rlexp.buffers.ring_state import RingState
 from rlexp.config.component import component
 from rlexp.config.fields import Size
 from rlexp.datasets.transitions import Transitions
-from rlexp.errors import CheckpointError, ConfigError
+from rlexp.errors import CheckpointError, ConfigError, counted
 from rlexp.machine import available_memory, gigabytes
 from rlexp.seeding import numpy_generator
 from rlexp.tree import ArrayTree, tree_leaves
@@ -79,12 +81,15 @@ class ReplayBuffer(RingState):
     ) -> None:
         """Allocate. Pages are committed by the system when first written, so an empty ring costs nothing.
 
-        ``capacity`` overrides the setting, for a dataset of known length.
+        ``capacity`` overrides the setting, for a dataset of known length. Its rows need not follow each other, so that
+        its stacks of frames are stored as they are.
         """
         extras = extras or {}
         self.check_memory(spec, num_envs, extras, capacity)
         self._max_rows = (capacity or self.capacity) // num_envs
-        self._ring = ring = self._max_rows + 1  # one row more: the observation after the newest transition
+        self._depth = [1 if capacity else leaf.stack for leaf in spec.obs.leaves.values()]
+        # One row more: the observation after the newest transition. And those that the oldest stacks reach back to.
+        self._ring = ring = self._max_rows + max(self._depth)
         self._num_envs = num_envs
         self._flat = ring * num_envs
         self._generator = numpy_generator(seed, "buffer")
@@ -92,7 +97,9 @@ class ReplayBuffer(RingState):
         leaves = spec.obs.leaves
         self._single = spec.obs.single
         self._obs_names = list(leaves)
-        self._obs_rows = [np.zeros((ring, num_envs, *leaf.shape), leaf.dtype) for leaf in leaves.values()]
+        shapes = [leaf.shape if depth == 1 else leaf.shape[1:] for leaf, depth in zip(leaves.values(), self._depth)]
+        dtypes = [leaf.dtype for leaf in leaves.values()]
+        self._obs_rows = [np.zeros((ring, num_envs, *shape), dtype) for shape, dtype in zip(shapes, dtypes)]
         self._action_rows = np.zeros((ring, num_envs, *spec.action.shape), spec.action.dtype)
         self._reward_rows = np.zeros((ring, num_envs), np.float32)
         self._flag_rows = np.zeros((ring, num_envs), np.uint8)
@@ -105,7 +112,11 @@ class ReplayBuffer(RingState):
         self._flag, self._end = _flat(self._flag_rows), _flat(self._end_rows)
         self._extras = {name: _flat(rows) for name, rows in self._extra_rows.items()}
 
-        self._final = FinalObs([(leaf.shape, leaf.dtype) for leaf in leaves.values()])
+        # Of each end the true final observation, and of stacks the older frames of the episode that begins next.
+        self._heads = [i for i, depth in enumerate(self._depth) if depth > 1]
+        older = [((self._depth[i] - 1, *shapes[i]), dtypes[i]) for i in self._heads]
+        self._final = FinalObs([*zip(shapes, dtypes), *older])
+        self._first_heads = [np.zeros((num_envs, *shape), dtype) for shape, dtype in older]  # of the very first row
         self._rows = 0  # rows ever added: the absolute number of the next one
         self._cursor = 0  # where that one goes: `_rows` modulo the ring
         self._missing = 0  # rows announced by load_state_dict and not yet loaded
@@ -140,8 +151,9 @@ class ReplayBuffer(RingState):
         self._one_step = self._discounts[:, 1].copy()  # [flag]
 
     def bytes_per_transition(self, spec: EnvSpec, extras: Columns | None = None) -> int:
-        """Memory that one transition takes."""
-        columns = [(leaf.shape, leaf.dtype) for leaf in spec.obs.leaves.values()]
+        """Memory that one transition takes: of stacked frames the newest."""
+        leaves = spec.obs.leaves.values()
+        columns = [(leaf.shape if leaf.stack == 1 else leaf.shape[1:], leaf.dtype) for leaf in leaves]
         columns += [(spec.action.shape, spec.action.dtype), *(extras or {}).values()]
         return _BOOKKEEPING + sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in columns)
 
@@ -150,7 +162,7 @@ class ReplayBuffer(RingState):
     ) -> int:
         """Memory in bytes when full, without the final observations of episodes."""
         rows = (capacity or self.capacity) // num_envs + 1
-        return rows * num_envs * self.bytes_per_transition(spec, extras)
+        return rows * num_envs * self.bytes_per_transition(whole_stacks(spec) if capacity else spec, extras)
 
     def check_memory(
         self, spec: EnvSpec, num_envs: int, extras: Columns | None = None, capacity: int | None = None
@@ -167,7 +179,7 @@ class ReplayBuffer(RingState):
         needed, free = self.memory(spec, num_envs, extras, capacity=capacity), available_memory()
         if free is None or needed <= free:
             return
-        each = self.bytes_per_transition(spec, extras)
+        each = self.bytes_per_transition(whole_stacks(spec) if capacity else spec, extras)
         fits = max(free // each - num_envs, 0)
         fits -= fits % 10 ** max(len(str(fits)) - 2, 0)  # two digits are enough
         what = f"buffer.capacity={wanted}" if capacity is None else f"A buffer for {wanted} transitions"
@@ -187,18 +199,22 @@ class ReplayBuffer(RingState):
         self._require_all_rows()
         given = [leaf.astype(rows.dtype) for leaf, rows in zip(self._leaves(obs), self._obs_rows)]
         if not self._rows:
-            for rows, leaf in zip(self._obs_rows, given):
+            newest, heads = split(given, self._depth)
+            for rows, leaf in zip(self._obs_rows, newest):
                 rows[0] = leaf
+            self._first_heads = heads
             return
+        expected = self._obs_at(self._cursor * self._num_envs + np.arange(self._num_envs))
         differs = np.zeros(self._num_envs, bool)
-        for rows, leaf in zip(self._obs_rows, given):
-            differs |= (_row_bytes(rows[self._cursor]) != _row_bytes(leaf)).any(1)
+        for leaf, known in zip(given, expected):
+            differs |= (_row_bytes(known) != _row_bytes(leaf)).any(1)
         for env in np.flatnonzero(differs):
             self._cut(int(env), [leaf[env] for leaf in given])
 
     def _require_all_rows(self) -> None:
         if self._missing:
-            raise CheckpointError(f"The checkpoint lacks {self._missing} rows of the replay buffer. Use an older one.")
+            lost = counted(self._missing, "row")
+            raise CheckpointError(f"The checkpoint lacks {lost} of the replay buffer. Use an older one.")
 
     def add(
         self,
@@ -215,7 +231,10 @@ class ReplayBuffer(RingState):
         self._action_rows[at] = action
         self._reward_rows[at] = step.reward if reward is None else reward
         obs = step.obs
-        if isinstance(obs, dict):
+        if self._heads:
+            for rows, leaf, depth in zip(self._obs_rows, self._leaves(obs), self._depth):
+                rows[following] = leaf if depth == 1 else leaf[:, -1]
+        elif isinstance(obs, dict):
             for name, rows in zip(self._obs_names, self._obs_rows):
                 rows[following] = obs[name]
         else:
@@ -228,7 +247,9 @@ class ReplayBuffer(RingState):
             envs = np.flatnonzero(step.terminated | step.truncated)
             if envs.size:
                 flags = np.where(step.terminated[envs], TERMINATED, TRUNCATED)
-                self._close(self._rows, envs, flags, [leaf[envs] for leaf in self._leaves(step.next_obs)])
+                last, _ = split([leaf[envs] for leaf in self._leaves(step.next_obs)], self._depth)
+                leaves = self._leaves(obs) if self._heads else []
+                self._close(self._rows, envs, flags, last + [leaves[i][envs, :-1] for i in self._heads])
         if self._returns is not None:
             self._returns.add(at, self._learned(self._reward_rows[at]), step.terminated | step.truncated)
         self._rows += 1
@@ -243,23 +264,26 @@ class ReplayBuffer(RingState):
         Its last transition becomes truncated; its next observation is the one stored so far.
         """
         before = self._cursor - 1  # -1 is the last place of the ring, as it should be
+        newest, heads = split([leaf[None] for leaf in first], self._depth)
         if self._rows and not self._flag_rows[before, env]:
             last = [rows[self._cursor, env][None] for rows in self._obs_rows]
-            self._close(self._rows - 1, np.array([env]), np.array([TRUNCATED]), last)
+            self._close(self._rows - 1, np.array([env]), np.array([TRUNCATED]), last + heads)
             if self._returns is not None:
                 self._returns.close(before, env)
-        for rows, leaf in zip(self._obs_rows, first):
-            rows[self._cursor, env] = leaf
+        elif self._rows and heads:  # an episode that has only begun begins with other frames
+            self._final.replace(self._end_rows[before, env], len(self._obs_rows), heads)
+        for rows, leaf in zip(self._obs_rows, newest):
+            rows[self._cursor, env] = leaf[0]
 
     def _close(self, row: int, envs: np.ndarray, flags: np.ndarray, final_obs: list[np.ndarray]) -> None:
-        """Episodes of ``envs`` end with the transitions of absolute row ``row``."""
+        """Episodes of ``envs`` end with the transitions of absolute row ``row``; ``final_obs`` as in the side store."""
         at = row % self._ring
         self._end_rows[at, envs] = self._final.append(row, final_obs, len(envs))
         self._flag_rows[at, envs] = flags
 
     def _release(self) -> None:
-        """Forget the ends of rows that can no longer be sampled; their place in the ring is written next."""
-        final, oldest = self._final, self._rows - self._max_rows
+        """Forget the ends of rows that can no longer be of use; their place in the ring is written next."""
+        final, oldest = self._final, self._rows - self._ring + 1
         while final.first < final.next and (row := final.first_row) < oldest:
             self._flag_rows[row % self._ring] = 0
             final.first += 1
@@ -279,8 +303,10 @@ class ReplayBuffer(RingState):
             weights = np.array([weight for _, weight in data.sources], np.float64)
             bounds = np.concatenate([[0.0], np.cumsum(weights / weights.sum())])
             self._sources = (np.cumsum(rows) - rows, rows, bounds)
-        if self._num_envs != 1 or self._rows or self._extra_rows:
-            raise ValueError("extend() needs an empty buffer of one environment without extra columns")
+        if self._num_envs != 1 or self._rows or self._extra_rows or self._heads:
+            raise ValueError(
+                "extend() needs an empty buffer of one environment, of known capacity, without extra columns"
+            )
         if count > self._max_rows:
             raise ConfigError(f"buffer.capacity={self._max_rows} cannot hold a dataset of {count} transitions.")
         flags = np.where(data.terminated, TERMINATED, np.where(data.truncated | data.breaks(), TRUNCATED, 0))
@@ -328,8 +354,8 @@ class ReplayBuffer(RingState):
 
     def _places(self, index: np.ndarray) -> np.ndarray:
         """Where the transitions lie that are numbered from 0 in the order of their rows; changes ``index``."""
-        if self._rows > self._max_rows:  # the oldest row lies right behind the newest observation
-            index += (self._cursor + 1) * self._num_envs
+        if self._rows > self._max_rows:
+            index += self.oldest_sampled % self._ring * self._num_envs
             index %= self._flat
         return index
 
@@ -359,7 +385,7 @@ class ReplayBuffer(RingState):
             discount = self._discounts[flag, steps]
         from_numpy = torch.from_numpy
         return Batch(
-            obs=self._tree([from_numpy(leaf.take(index, 0)) for leaf in self._obs]),
+            obs=self._tree([from_numpy(leaf) for leaf in self._obs_at(index)]),
             action=from_numpy(self._action.take(index, 0)),
             reward=from_numpy(reward),
             next_obs=self._tree([from_numpy(leaf) for leaf in self._next_obs(last, flag)]),
@@ -401,7 +427,7 @@ class ReplayBuffer(RingState):
         """After rows were put back: the same sums in the same order as when they were collected, so the same bits."""
         if self._returns is not None:
             self._returns.restart()
-            for row in range(self.oldest_row, self._rows):
+            for row in range(self.oldest_sampled, self._rows):
                 at = row % self._ring
                 self._returns.add(at, self._learned(self._reward_rows[at]), self._flag_rows[at] != 0)
 
@@ -422,38 +448,70 @@ class ReplayBuffer(RingState):
             steps += going
         return last, reward, flag, steps
 
+    def _obs_at(self, place: np.ndarray, which: Sequence[int] | None = None) -> list[np.ndarray]:
+        """The observations [B, …] at flat places of the ring, leaf by leaf; ``which``: only of these leaves."""
+        which = range(len(self._obs)) if which is None else which
+        return [self._obs[i].take(place, 0) if self._depth[i] == 1 else self._stacks_at(i, place) for i in which]
+
+    def _stacks_at(self, i: int, place: np.ndarray) -> np.ndarray:
+        """Stacks [B, k, …] of leaf ``i`` whose newest frames lie at these places."""
+        frames, begun = stack_back(self._obs[i], self._flag, place, self._depth[i], self._num_envs, self._row_of(place))
+        head = len(self._obs) + self._heads.index(i)
+        for back, rows in begun:  # the episode began with the frame `back` before the newest: older ones are kept apart
+            first = place[rows] - back * self._num_envs
+            number = self._end.take((first - self._num_envs) % self._flat)
+            older = self._final.take(head, number)
+            at_start = self._row_of(place[rows]) == back
+            older[at_start] = self._first_heads[self._heads.index(i)][place[rows[at_start]] % self._num_envs]
+            frames[rows, : self._depth[i] - 1 - back] = older[:, back:]
+        return frames
+
+    def _row_of(self, place: np.ndarray) -> np.ndarray:
+        """The absolute rows of flat places that hold observations."""
+        return self._rows - (self._cursor - place // self._num_envs) % self._ring
+
     def _next_obs(self, last: np.ndarray, flag: np.ndarray, which: Sequence[int] | None = None) -> list[np.ndarray]:
         """The true observations after the transitions at ``last``, leaf by leaf; ``which``: only of these leaves."""
-        after = last + self._num_envs
         which = range(len(self._obs)) if which is None else which
-        leaves = [self._obs[i].take(after, 0, None, "wrap") for i in which]
+        leaves = self._obs_at((last + self._num_envs) % self._flat, which)
         ended = flag.nonzero()[0]
         if ended.size:
             numbers = self._end.take(last[ended])
             for i, leaf in zip(which, leaves):
-                leaf[ended] = self._final.take(i, numbers)
+                if self._depth[i] == 1:
+                    leaf[ended] = self._final.take(i, numbers)
+                else:
+                    leaf[ended, :-1] = self._stacks_at(i, last[ended])[:, 1:]
+                    leaf[ended, -1] = self._final.take(i, numbers)
         return leaves
+
+    def reward_range(self) -> tuple[float, float]:
+        """The smallest and largest reward stored, as they are sampled."""
+        rewards = self._learned(self._reward.reshape(-1)[: min(self._rows, self._ring) * self._num_envs])
+        return float(rewards.min()), float(rewards.max())
 
     def transitions(self) -> Transitions:
         """Everything stored, one environment after the other, in time order; actions as stored (agent units).
 
-        The running episode of each environment counts as truncated at the newest row.
+        The running episode of each environment is truncated at the newest row, with a gap: the rest of it is missing.
         """
         self._require_all_rows()
-        rows = np.arange(self.oldest_row, self._rows) % self._ring
+        rows = np.arange(self.oldest_sampled, self._rows) % self._ring
         index = rows * self._num_envs + np.arange(self._num_envs)[:, None]  # [N, rows]
         newest = np.zeros_like(index, bool)
         newest[:, -1:] = True
         index, newest = index.reshape(-1), newest.reshape(-1)
         flag = self._flag.take(index)
         terminated = flag == TERMINATED
+        running = newest & ~terminated & (flag != TRUNCATED)
         return Transitions(
-            obs=self._tree([leaf.take(index, 0) for leaf in self._obs]),
+            obs=self._tree(self._obs_at(index)),
             action=self._action.take(index, 0),
             reward=self._reward.take(index),
             next_obs=self._tree(self._next_obs(index, flag)),
             terminated=terminated,
-            truncated=(flag == TRUNCATED) | (newest & ~terminated),
+            truncated=(flag == TRUNCATED) | running,
+            gaps=running,
         )
 
     def _tree(self, leaves: list[Any]) -> Any:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import numpy as np
 
 from rlexp.buffers.final_obs import FinalObs
-from rlexp.errors import CheckpointError
+from rlexp.errors import CheckpointError, counted
 from rlexp.seeding import generator_state, restore_generator
 
 _COUNTERS = ("rows", "first_end", "next_end", "num_envs", "max_rows")
@@ -31,6 +31,8 @@ class RingState:
     _missing: int
     _obs_names: list[str]
     _obs_rows: list[np.ndarray]
+    _heads: list[int]  # the leaves that are stacks of frames
+    _first_heads: list[np.ndarray]
     _action_rows: np.ndarray
     _reward_rows: np.ndarray
     _flag_rows: np.ndarray
@@ -41,7 +43,12 @@ class RingState:
 
     @property
     def oldest_row(self) -> int:
-        """The oldest row still stored."""
+        """The oldest row still stored; with stacks of frames that is some rows before the oldest that is sampled."""
+        return max(self._rows - self._ring + 1, 0)
+
+    @property
+    def oldest_sampled(self) -> int:
+        """The oldest row that can be sampled."""
         return max(self._rows - self._max_rows, 0)
 
     @property
@@ -61,6 +68,8 @@ class RingState:
             "newest_row": self.rows_between(self.stable_rows, self._rows),
             "next_obs": {key: leaf[self._cursor].copy() for key, leaf in self._obs_items("obs", self._obs_rows)},
         }
+        if self._heads:
+            state["first_frames"] = dict(zip(self._head_names("first_frames"), self._first_heads))
         if rows:
             state["older_rows"] = self.rows_between(self.oldest_row, self.stable_rows)
         return state
@@ -87,6 +96,12 @@ class RingState:
         newest = _section(state, "next_obs")
         for key, leaf in self._obs_items("obs", self._obs_rows):
             leaf[self._cursor] = _column(newest, key, leaf.shape[1:], leaf.dtype)
+        if self._heads:
+            first = _section(state, "first_frames")
+            names = self._head_names("first_frames")
+            self._first_heads = [
+                _column(first, key, had.shape, had.dtype) for key, had in zip(names, self._first_heads)
+            ]
         if "older_rows" in state:
             self.load_rows(self.oldest_row, _section(state, "older_rows"))
         elif not in_place and not self._missing:
@@ -96,7 +111,8 @@ class RingState:
         """The absolute rows ``start`` to ``stop`` (exclusive) as arrays [rows, N, …].
 
         ``final_obs`` [E, …] are the final observations of the E episodes that ended there, in the order of the flags
-        read row by row; ``end`` [E] are their numbers.
+        read row by row; ``end`` [E] are their numbers. Of stacks they are the newest frames, and ``older_frames``
+        [E, k − 1, …] are those that the following episodes began with.
         """
         if not self.oldest_row <= start <= stop <= self._rows:
             raise ValueError(f"rows {start} to {stop} are not all stored ({self.oldest_row} to {self._rows} are)")
@@ -105,7 +121,7 @@ class RingState:
         end = self._end_rows[place][flag != 0]
         arrays = {key: leaf[place] for key, leaf in self._columns()}
         arrays |= {"terminated": flag == 1, "truncated": flag == 2, "end": end}
-        for i, (key, _) in enumerate(self._obs_items("final_obs", self._obs_rows)):
+        for i, key in enumerate(self._final_names()):
             arrays[key] = self._final.take(i, end)
         return arrays
 
@@ -134,8 +150,8 @@ class RingState:
         flag = np.where(terminated, 1, 2 * truncated.astype(np.uint8))
         row, env = flag.nonzero()
         end = _column(arrays, "end", (len(row),), np.dtype(np.int64))
-        leaves = zip(self._obs_items("final_obs", self._obs_rows), self._final.leaves)
-        final = [_column(arrays, key, (len(row), *leaf.shape[1:]), leaf.dtype) for (key, _), leaf in leaves]
+        leaves = zip(self._final_names(), self._final.leaves)
+        final = [_column(arrays, key, (len(row), *leaf.shape[1:]), leaf.dtype) for key, leaf in leaves]
 
         skip = max(self.oldest_row - start, 0)  # rows that the ring has overwritten since
         kept = row >= skip
@@ -161,6 +177,14 @@ class RingState:
         names = [f"{prefix}.{quote(name, safe='')}" if name else prefix for name in self._obs_names]
         return list(zip(names, leaves))
 
+    def _final_names(self) -> list[str]:
+        """The names under which the leaves of the side store are saved."""
+        return [key for key, _ in self._obs_items("final_obs", self._obs_rows)] + self._head_names("older_frames")
+
+    def _head_names(self, prefix: str) -> list[str]:
+        names = [key for key, _ in self._obs_items(prefix, self._obs_rows)]
+        return [names[i] for i in self._heads]
+
     def _read_counters(self, state: Mapping[str, Any]) -> tuple[int, int, int]:
         counters = [state.get(name) for name in _COUNTERS]
         if any(isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**62 for value in counters):
@@ -168,10 +192,11 @@ class RingState:
         rows, first_end, next_end, num_envs, max_rows = (int(value) for value in counters)  # type: ignore[arg-type]
         if (num_envs, max_rows) != (self._num_envs, self._max_rows):
             raise CheckpointError(
-                f"The checkpoint's replay buffer has {max_rows} rows of {num_envs} environments, this run's has "
-                f"{self._max_rows} of {self._num_envs}. Resume with the buffer.capacity and env.num_envs it had."
+                f"The checkpoint's replay buffer has {counted(max_rows, 'row')} of {counted(num_envs, 'environment')}, "
+                f"this run's has {self._max_rows} of {self._num_envs}. Resume with buffer.capacity and env.num_envs "
+                "as they were."
             )
-        if not 0 <= next_end - first_end <= min(rows, max_rows) * num_envs:
+        if not 0 <= next_end - first_end <= min(rows, self._ring - 1) * num_envs:
             raise CheckpointError("The replay buffer's counters contradict each other. The checkpoint is damaged.")
         return rows, first_end, next_end
 

@@ -51,7 +51,15 @@ class Root:
     logger: dict[str, Any] = field(default_factory=dict)  # several may stand side by side
 
 
-ConfigStore.instance().store(group="schema", name="root", node=Root, package="_global_", provider="rlexp")
+@dataclass
+class Composed(Root):
+    """What is composed: a run, and how several of them are made, which no run keeps."""
+
+    sweep: Any = None
+    launcher: Any = None
+
+
+ConfigStore.instance().store(group="schema", name="root", node=Composed, package="_global_", provider="rlexp")
 
 
 def check_config(config: dict[str, Any], trust: Trust = EVERYTHING) -> dict[str, Any]:

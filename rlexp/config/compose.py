@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,14 +21,26 @@ from rlexp.config.check import GROUPS, check_config, to_plain
 from rlexp.config.explain import explain as explain_error
 from rlexp.config.messages import complaint
 from rlexp.config.overrides import whole_numbers
-from rlexp.config.trust import EVERYTHING, import_plugins
+from rlexp.config.trust import EVERYTHING, Trust, import_plugins
 from rlexp.errors import ConfigError
 
 CONFIG_MODULE = "rlexp.conf"
 CONFIG_DIR_VARIABLE = "RLEXP_CONFIG_DIR"  # a folder of the user's own YAML, added to the search path
-CHOICE_GROUPS = (*GROUPS, "logger", "zoo")  # in the order `rlexp list` shows them
+SWEEP_GROUPS = ("sweep", "search", "launcher")  # how several runs are made; no part of any of them
+CHOICE_GROUPS = (*GROUPS, "logger", "zoo", *SWEEP_GROUPS)  # in the order `rlexp list` shows them
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, AssertionError, ValueError)  # Hydra raises all of these
-COMPONENT_PACKAGES = ("algos", "buffers", "contrib", "datasets", "envs", "evaluators", "loggers", "models", "trainers")
+COMPONENT_PACKAGES = (
+    "algos",
+    "buffers",
+    "contrib",
+    "datasets",
+    "envs",
+    "evaluators",
+    "loggers",
+    "models",
+    "sweeps",
+    "trainers",
+)
 
 
 def register() -> None:
@@ -63,12 +76,27 @@ def for_hydra(overrides: Sequence[str]) -> list[str]:
     return whole_numbers(f"~{each[:-5]}" if each in nulls else each for each in overrides)
 
 
-def compose(overrides: Sequence[str] = (), folders: Sequence[str] = ()) -> dict[str, Any]:
+def compose(overrides: Sequence[str] = (), folders: Sequence[str] = (), trust: Trust = EVERYTHING) -> dict[str, Any]:
     """Compose and check a config in Python, without a Hydra job around it; ``folders`` are those of --config-dir."""
     register()
     given = [*search_path_overrides(folders), *for_hydra(overrides)]
     try:
-        return check_config(plain_config(_compose(given)), EVERYTHING)
+        return check_config(plain_config(_compose(given)), trust)
+    except COMPOSITION_ERRORS as error:
+        raise explain(error, given) from error
+
+
+def compose_group(group: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """One of the groups that are no part of a run, such as ``launcher``, as plain values."""
+    return to_plain(typed(overrides)[group])  # type: ignore[no-any-return]
+
+
+def typed(overrides: Sequence[str], folders: Sequence[str] = ()) -> DictConfig:
+    """The composed config as it is before it is checked and made plain: with the types of its settings."""
+    register()
+    given = [*search_path_overrides(folders), *for_hydra(overrides)]
+    try:
+        return _compose(given)
     except COMPOSITION_ERRORS as error:
         raise explain(error, given) from error
 
@@ -86,9 +114,13 @@ def _compose(overrides: Sequence[str]) -> DictConfig:
 def plain_config(config: DictConfig) -> dict[str, Any]:
     """Resolve every interpolation; what a run keeps has plain values only."""
     try:
-        return to_plain(config)
+        plain: dict[str, Any] = to_plain(config)
     except OmegaConfBaseException as error:
         raise ConfigError(complaint(error.full_key or "config", error)) from error
+    for group in SWEEP_GROUPS:
+        if plain.pop(group, None) is not None:
+            raise ConfigError(f"{group}=… is for several runs: add --multirun.")
+    return plain
 
 
 def explain(error: BaseException, overrides: Sequence[str]) -> ConfigError:
@@ -101,11 +133,24 @@ def choices(group: str, folders: Sequence[Path] | None = None) -> dict[str, str]
 
     ``folders`` are the user's own; without them, the one from the environment.
     """
-    found: dict[str, str] = {}
+    return {name: _first_comment(path) for name, path in choice_files(group, folders).items()}
+
+
+def choice_files(group: str, folders: Sequence[Path] | None = None) -> dict[str, Path]:
+    """The file of every choice of a group, by name."""
+    found: dict[str, Path] = {}
     for folder in [*_conf_package_folders(), *(config_folders() if folders is None else folders)]:
         for path in sorted((folder / group).glob("*.yaml")):
-            found.setdefault(path.stem, _first_comment(path))
+            found.setdefault(path.stem, path)
     return dict(sorted(found.items()))
+
+
+def choice_file(group: str, name: str) -> Path | None:
+    """The YAML file behind ``group=name``, or None."""
+    if not re.fullmatch(r"[\w-]+", name):
+        return None
+    places = [folder / group / f"{name}.yaml" for folder in [*_conf_package_folders(), *config_folders()]]
+    return next((path for path in places if path.is_file()), None)
 
 
 def _conf_package_folders() -> list[Path]:

@@ -61,6 +61,8 @@ class RecurrentPPO(PPO):
 
     network: ClassVar[NetDefaults] = NetDefaults(hidden=(64,), activation=Activation.tanh, init="orthogonal")
 
+    can_share: ClassVar[bool] = False
+
     recurrence: Recurrence = Recurrence.lstm  # lstm or gru
     recurrent_size: Size = 64  # units of each recurrence, between the model's layers and the outputs
     sequence_length: Size = 32  # steps that gradients flow back through; rollouts are cut into such sequences

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from rlexp.config.component import REGISTRY, component, target_of
+from rlexp.config.component import REGISTRY, accepts_any_keyword, component, schema_of, target_of
 from rlexp.config.messages import suggest
 from rlexp.datasets.settings import DatasetSettings, ObsScaling, Reward
 from rlexp.datasets.spaces import widened
@@ -31,10 +31,10 @@ class CombinedDataset(DatasetSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.sources) < 2:
-            raise ConfigError("dataset=combined: give two or more dataset.sources=[{kind: npz, path: …}, …].")
         self.weights: list[float] = []
         self.parts = [self._part(f"dataset.sources[{i}]", node) for i, node in enumerate(self.sources)]
+        if len(self.sources) < 2:
+            raise ConfigError("dataset=combined: give two or more dataset.sources=[{kind: npz, path: …}, …].")
         if self.weights and len(self.weights) < len(self.parts):
             raise ConfigError("dataset.sources: give a weight to each source, or to none (then rows count equally).")
 
@@ -52,6 +52,11 @@ class CombinedDataset(DatasetSettings):
         kinds = {name: cls for name, cls in REGISTRY["dataset"].items() if cls is not type(self)}
         if node["kind"] not in kinds or "_target_" in settings:
             raise ConfigError(f"{where}.kind={node['kind']}: no such dataset.{suggest(node['kind'], kinds)}")
+        names = [name for name in (f.name for f in fields(schema_of(kinds[node["kind"]]))) if not name.startswith("_")]
+        for key in settings:
+            if key not in names and not accepts_any_keyword(kinds[node["kind"]]):
+                suggestion = suggest(str(key), ["kind", "weight", *names])
+                raise ConfigError(f"{where}.{key}: {kinds[node['kind']].__name__} has no such setting.{suggestion}")
         if (weight := node.get("weight")) is not None:
             if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
                 raise ConfigError(f"{where}.weight must be a number greater than 0, not {weight!r}.")

@@ -15,6 +15,7 @@ from rlexp.datasets.settings import DatasetSettings
 from rlexp.datasets.trained import preset_folder, trained_preset
 from rlexp.datasets.transitions import Transitions
 from rlexp.errors import ConfigError
+from rlexp.runs import run_path
 from rlexp.seeding import derive_seed
 from rlexp.tree import tree_map
 
@@ -30,7 +31,7 @@ _FORMAT = 1  # raise when the same settings would give other data
 class ExpertDataset(DatasetSettings):
     """Whole episodes played by the best checkpoint of a run, or of a preset trained for it."""
 
-    run: str | None = None  # run directory whose best checkpoint plays
+    run: str | None = None  # run directory, or name of a run below outputs/, whose best checkpoint plays
     zoo: str | None = None  # preset that is trained once, on first use, and kept in the cache
     seed: int = 0  # of that training, and of the episodes
     episodes: Count = 50  # how many are played
@@ -46,7 +47,7 @@ class ExpertDataset(DatasetSettings):
     def load(self, env: GymEnv) -> Transitions:
         """The episodes in environment units, one after the other."""
         if self.run is not None:
-            return self.prepared(self._play(Path(self.run)), env.spec(), f"episodes of {self.run}")
+            return self.prepared(self._play(run_path(self.run)), env.spec(), f"episodes of {self.run}")
         folder = preset_folder(self.zoo, self.seed)
         kind = "greedy" if self.deterministic else "sampled"
         path = folder.with_name(f"{folder.name}-{kind}-{self.episodes}-{_FORMAT}.npz")

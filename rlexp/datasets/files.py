@@ -46,12 +46,12 @@ class NpzDataset(FileSettings):
 
     def load(self, env: GymEnv) -> Transitions:
         """Read the file and check it against the environment."""
-        path = _existing(self.path)
+        path = _existing(self.path, "npz")
         return self.prepared(Transitions.from_d4rl(read_npz(path), str(path)), env.spec(), str(path))
 
     def spaces(self, limit: float | None = None) -> EnvSpec:
         """What the file tells of observations and actions."""
-        path = _existing(self.path)
+        path = _existing(self.path, "npz")
         return spaces_of(read_npz(path), limit, str(path))
 
 
@@ -64,12 +64,12 @@ class Hdf5Dataset(FileSettings):
 
     def load(self, env: GymEnv) -> Transitions:
         """Read the file and check it against the environment."""
-        path = _existing(self.path)
+        path = _existing(self.path, "hdf5")
         return self.prepared(Transitions.from_d4rl(read_hdf5(path), str(path)), env.spec(), str(path))
 
     def spaces(self, limit: float | None = None) -> EnvSpec:
         """What the file tells of observations and actions."""
-        path = _existing(self.path)
+        path = _existing(self.path, "hdf5")
         with hdf5_arrays(path) as arrays:
             return spaces_of(arrays, limit, str(path))
 
@@ -129,7 +129,7 @@ def hdf5_arrays(path: Path) -> Iterator[dict[str, Any]]:
 def save_npz(path: str | Path, data: Transitions) -> None:
     """Write a NumPy archive that :class:`NpzDataset` reads; the file appears complete or not at all."""
     with _replacing(Path(path)) as file:
-        np.savez(file, **data.to_d4rl())  # type: ignore[arg-type]
+        np.savez(file, **_columns(data))  # type: ignore[arg-type]
 
 
 def save_hdf5(path: str | Path, data: Transitions) -> None:
@@ -137,8 +137,17 @@ def save_hdf5(path: str | Path, data: Transitions) -> None:
     import h5py
 
     with _replacing(Path(path)) as file, h5py.File(file, "w") as target:
-        for key, array in data.to_d4rl().items():
+        for key, array in _columns(data).items():
             target.create_dataset(key, data=array, compression="gzip", compression_opts=1, shuffle=True)
+
+
+def _columns(data: Transitions) -> dict[str, np.ndarray]:
+    """What is written: an episode that the data cut at their end has no end there."""
+    arrays = data.to_d4rl()
+    if data.gaps is not None and data.gaps[-1:].any():
+        arrays["timeouts"] = arrays["timeouts"].copy()
+        arrays["timeouts"][-1] = False
+    return arrays
 
 
 def _wanted(key: str) -> bool:
@@ -248,11 +257,20 @@ def check_memory(size: int, path: Path) -> None:
         )
 
 
-def _existing(path: str) -> Path:
+def kind_of(path: Path) -> str | None:
+    """``npz`` or ``hdf5``, by the first bytes of a file."""
+    with open(path, "rb") as file:
+        magic = file.read(8)
+    return "npz" if magic.startswith(b"PK") else "hdf5" if magic == b"\x89HDF\r\n\x1a\n" else None
+
+
+def _existing(path: str, kind: str) -> Path:
     found = Path(path).expanduser()
     if not found.is_file():
         problem = "is not a file" if found.exists() else "does not exist"
         raise DataError(f"The dataset {found} {problem}. Set dataset.path to an existing file.")
+    if (other := kind_of(found)) not in (kind, None):
+        raise DataError(f"{found} is of the kind {other}, not {kind}. Use dataset={other} dataset.path={found}.")
     return found
 
 

@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlexp.datasets.repairs import MANY, finite_rows, leaves_differ
+from rlexp.datasets.describing import counted
+from rlexp.datasets.repairs import MANY, TOLERANCE, finite_rows, leaves_differ, out_of_bounds
 from rlexp.datasets.streams import Piece, Stream
+from rlexp.datasets.transitions import misfits
 from rlexp.errors import ConfigError, DataError
 from rlexp.tree import ArrayTree, tree_leaves, tree_map
 
 if TYPE_CHECKING:
     from rlexp.envs.spec import EnvSpec
 
-TERMINATED, TRUNCATED, BROKEN, OPEN = "terminated", "truncated", "broken off", "unfinished"
+TERMINATED, TRUNCATED, BROKEN, CUT = "terminated", "truncated", "broken off", "cut"
 BINS = 12  # of the histogram
 _SUSPECT_SHARE = 0.05  # of the episodes must end at the largest length before it looks like a limit
 _OUTLIERS = 0.01  # actions: so few rows outside of [-1, 1] are mistakes, more are another range
-_TOLERANCE = 1e-3
 
 
 @dataclass
@@ -53,6 +54,12 @@ class Report:
         """Episodes that ended so."""
         return self.ends.count(end)
 
+    @property
+    def whole(self) -> np.ndarray:
+        """[E] bool: the episodes that returns and lengths are told of; all, where none is whole."""
+        whole = np.array([end in (TERMINATED, TRUNCATED) for end in self.ends])
+        return whole if whole.any() else ~whole
+
 
 class Inspector:
     """Takes in a dataset piece by piece; remembers one row and a number or two of each episode."""
@@ -65,17 +72,20 @@ class Inspector:
         self.returns: list[float] = []
         self.lengths: list[int] = []
         self.ends: list[str] = []
-        self._return, self._length = 0.0, 0
+        self._return, self._length, self._gap = 0.0, 0, False
         self._previous: tuple[ArrayTree, str | None] | None = None  # next observation and end of the row before
         self.outside = self.beyond_one = 0  # rows with actions outside of the bounds, outside of [-1, 1]
         self.crossing = {TERMINATED: 0, TRUNCATED: 0}
         self.followed = {TERMINATED: 0, TRUNCATED: 0}  # ends that another row follows
         self.limits = {TERMINATED: 0, TRUNCATED: 0}  # ends at the environment's time limit
+        self.misfits: list[str] = []  # what the rows have otherwise than the environment
         self._sum = self._squares = 0.0
         self._finite = 0
 
     def take(self, piece: Piece) -> None:
         """The next rows."""
+        if self.spec is not None and not self.rows:
+            self.misfits = misfits(piece.obs, piece.action, self.spec)
         self._take_columns(piece)
         self._take_actions(piece.action)
         good = piece.reward[np.isfinite(piece.reward)].astype(np.float64)
@@ -100,7 +110,11 @@ class Inspector:
                 self.columns[key] = Column(array.shape[1:], array.dtype.name, *start)
             column = self.columns[key]
             if array.shape[1:] != column.shape:
-                raise DataError(f"{key} changes its shape from {column.shape} to {array.shape[1:]}.")
+                where = f" in {piece.source}" if piece.source else ""
+                raise DataError(
+                    f"{key} changes its shape from {column.shape} to {array.shape[1:]}{where}: the data are of "
+                    "different environments. Look at each by itself."
+                )
             if len(good):
                 column.low, column.high = np.minimum(column.low, good.min(0)), np.maximum(column.high, good.max(0))
             if bad.any():
@@ -109,19 +123,11 @@ class Inspector:
 
     def _take_actions(self, action: np.ndarray) -> None:
         flat = action.reshape(len(action), -1)
-        with np.errstate(invalid="ignore"):
-            if flat.dtype.kind == "f":
-                self.beyond_one += int((np.abs(flat) > 1 + _TOLERANCE).any(1).sum())
-            if self.action is None:
-                return
-            if self.action.kind == "continuous":
-                low, high = self.action.bounds
-                slack = np.where(np.isfinite(high - low), _TOLERANCE * (high - low), _TOLERANCE)
-            else:
-                low, high, slack = np.zeros(1), np.array(self.action.nvec) - 1, np.zeros(1)
-            if flat.shape[1] != len(high):
-                raise DataError(f"actions have {flat.shape[1]} numbers, but the environment takes {len(high)}.")
-            self.outside += int(((flat < low - slack) | (flat > high + slack)).any(1).sum())
+        if flat.dtype.kind == "f":
+            with np.errstate(invalid="ignore"):
+                self.beyond_one += int((np.abs(flat) > 1 + TOLERANCE).any(1).sum())
+        if self.action is not None and flat.shape[1] == max(len(self.action.nvec), self.action.dim):
+            self.outside += int(out_of_bounds(action, self.action).sum())
 
     def _joins(self, piece: Piece) -> np.ndarray | None:
         """[rows] bool: whether a row begins with the next observation of the row before; None if the file has none."""
@@ -138,6 +144,7 @@ class Inspector:
     def _take_episodes(self, piece: Piece, joins: np.ndarray | None) -> None:
         reward = np.where(np.isfinite(piece.reward), piece.reward, 0.0).tolist()
         kinds = np.where(piece.terminated, 1, np.where(piece.truncated, 2, 0)).tolist()
+        gaps = [False] * len(piece) if piece.gaps is None else piece.gaps.tolist()
         before = None if self._previous is None else self._previous[1]
         for i, kind in enumerate(kinds):
             joined = True if joins is None else bool(joins[i])
@@ -148,9 +155,10 @@ class Inspector:
                 self._close(BROKEN)
             self._return += reward[i]
             self._length += 1
+            self._gap |= gaps[i]
             before = (None, TERMINATED, TRUNCATED)[kind]
             if before is not None:
-                self._close(before)
+                self._close(CUT if self._gap else before)
         if len(piece):
             last = piece.obs if piece.next_obs is None else piece.next_obs
             self._previous = tree_map(lambda leaf: leaf[-1:].copy(), last), before
@@ -161,27 +169,33 @@ class Inspector:
         self.returns.append(self._return)
         self.lengths.append(self._length)
         self.ends.append(end)
-        self._return, self._length = 0.0, 0
+        self._return, self._length, self._gap = 0.0, 0, False
 
     def report(self) -> Report:
         """All that was found."""
         if not self.rows:
             raise DataError("It holds no transitions.")
         if self._length:
-            self._close(OPEN)
+            self._close(CUT)
         mean = self._sum / max(self._finite, 1)
         std = float(np.sqrt(max(self._squares / max(self._finite, 1) - mean**2, 0.0)))
         column = self.columns["rewards"]
         reward = {"mean": mean, "std": std, "min": float(column.low), "max": float(column.high)}
         lengths = np.array(self.lengths)
         found = Report(self.stream.kind, self.rows, self.columns, np.array(self.returns), lengths, self.ends, reward)
-        found.problems = [*self._bad_numbers(), *self._bad_actions(), *self._limits(found), *self._bad_ends(found)]
-        found.notes = self.stream.notes
+        found.problems = [
+            *self.misfits,
+            *self._bad_numbers(),
+            *self._bad_actions(),
+            *self._limits(found),
+            *self._bad_ends(found),
+        ]
+        found.notes = [*self.stream.notes, *_left_out(found)]
         return found
 
     def _bad_numbers(self) -> list[str]:
         return [
-            f"{key} is NaN or infinite in {column.bad:,} rows, first in row {column.first_bad:,}. "
+            f"{key} is NaN or infinite in {counted(column.bad, 'row')}, first in row {column.first_bad:,}. "
             "Leave such rows out with dataset.repair=[drop_nan]."
             for key, column in self.columns.items()
             if column.bad
@@ -192,11 +206,11 @@ class Inspector:
         if self.outside:
             assert self.action is not None
             mend = clip if self.action.kind == "continuous" else "Shift or filter them."
-            return [f"actions lie outside of the bounds in {self.outside:,} rows. {mend}"]
+            return [f"actions lie outside of the bounds in {counted(self.outside, 'row')}. {mend}"]
         if self.action is None and 0 < self.beyond_one <= _OUTLIERS * self.rows:
             return [
-                f"actions lie outside of [-1, 1] in {self.beyond_one:,} rows, all others inside: these may be out of "
-                f"bounds (env=NAME tells). {clip}"
+                f"actions lie outside of [-1, 1] in {counted(self.beyond_one, 'row')}, all others inside: these may be "
+                f"out of bounds (env=NAME tells). {clip}"
             ]
         return []
 
@@ -235,8 +249,8 @@ class Inspector:
             )
         if broken := found.count(BROKEN):
             problems.append(
-                f"{broken:,} episodes break off without an end: the next row does not follow from them. They are read "
-                "as truncated."
+                f"{counted(broken, 'episode')} break{'s' if broken == 1 else ''} off without an end: the next row does "
+                "not follow from the one before. It is read as truncated there."
             )
         if not (self.stream.has_timeouts or self.stream.has_next_obs):
             problems.append(
@@ -244,6 +258,13 @@ class Inspector:
                 "where a time limit ended one, a transition leads into the next. Add one of the two."
             )
         return problems
+
+
+def _left_out(found: Report) -> list[str]:
+    """What lengths and returns are not told of."""
+    if not (count := int((~found.whole).sum())):
+        return []
+    return [f"{counted(count, 'cut episode')} left out of lengths and returns, which are those of whole episodes."]
 
 
 def inspect(stream: Stream, spec: EnvSpec | None = None) -> Report:
@@ -276,9 +297,10 @@ def draw(report: Report, path: Path, title: str) -> None:
     from matplotlib import pyplot
 
     figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
-    left.hist(report.returns, bins=40, color="#3b76b0")
+    whole = report.whole
+    left.hist(report.returns[whole], bins=40, color="#3b76b0")
     left.set(xlabel="return of an episode", ylabel="episodes")
-    middle.plot(np.cumsum(report.lengths), report.returns, ".", color="#3b76b0", markersize=3)
+    middle.plot(np.cumsum(report.lengths)[whole], report.returns[whole], ".", color="#3b76b0", markersize=3)
     middle.set(xlabel="transitions", ylabel="return")
     kinds: dict[str, Any] = {end: report.lengths[np.array(report.ends) == end] for end in dict.fromkeys(report.ends)}
     right.hist(list(kinds.values()), bins=40, stacked=True, label=list(kinds))

@@ -11,7 +11,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rlexp.envs.gym_env import GymEnv
 
 INSTALL = "Minari is not installed: pip install 'rlexp[minari]'."
+_SHOWN = 10  # ids that a message lists
 
 
 @component("dataset", "minari")
@@ -56,9 +57,22 @@ def dataset_folder(dataset_id: str) -> Path:
     with _library() as minari:
         try:
             minari.dataset.minari_dataset.parse_dataset_id(dataset_id)
-        except ValueError:
-            raise DataError(f"{dataset_id!r} is no id of a Minari dataset. It looks like pendulum/random-v0.") from None
+        except (ValueError, TypeError):  # TypeError: its pattern lets an id without a version pass, and then counts it
+            raise DataError(
+                f"{dataset_id!r} is no id of a Minari dataset, which ends with a version: pendulum/random-v0."
+                f"{there_are()} A file is told by its ending (.hdf5 or .npz), a folder by a slash."
+            ) from None
         return Path(minari.storage.get_dataset_path(dataset_id))
+
+
+def there_are() -> str:
+    """A sentence that names some of the local datasets; empty where there are none."""
+    with _library() as minari:
+        root = Path(minari.storage.get_dataset_path(""))
+    found = (path.parents[1].relative_to(root) for path in root.glob("**/data/metadata.json"))
+    ids = sorted(str(path) for path in found)
+    more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
+    return f" There are {', '.join(ids[:_SHOWN])}{more} here." if ids else ""
 
 
 def is_minari(dataset_id: str) -> bool:
@@ -74,7 +88,8 @@ def open_minari(dataset_id: str) -> Any:
     folder = dataset_folder(dataset_id)
     if not (folder / "data").is_dir():
         raise DataError(
-            f"There is no Minari dataset {dataset_id} in {folder}. Get it with: minari download {dataset_id}"
+            f"There is no Minari dataset {dataset_id} in {folder}.{there_are()} "
+            f"Get it with: minari download {dataset_id}"
         )
     file = folder / "data" / "main_data.hdf5"
     with reading(folder, "Minari dataset"), _library() as minari:
@@ -111,15 +126,16 @@ def minari_episodes(dataset: Any) -> Iterator[Transitions]:
                 )
         terminated = np.asarray(episode.terminations, bool)
         truncated = np.asarray(episode.truncations, bool) & ~terminated
-        if steps:
-            truncated[-1] = ~terminated[-1]  # an episode is over where its record ends
+        cut = np.zeros(steps, bool)
+        cut[-1:] = ~(terminated | truncated)[-1:]  # its record ends there, without an end of the episode
         yield Transitions(
             obs=tree_map(lambda leaf: leaf[:-1], observations),
             action=actions.encode_many(episode.actions),
             reward=np.asarray(episode.rewards),
             next_obs=tree_map(lambda leaf: leaf[1:], observations),
             terminated=terminated,
-            truncated=truncated,
+            truncated=truncated | cut,
+            gaps=cut,
         )
 
 
@@ -135,6 +151,7 @@ def _gathered(episodes: Iterator[Transitions], total: int, source: str) -> Trans
     """Episodes put into arrays of ``total`` rows."""
     columns: dict[str, np.ndarray] = {}
     at = 0
+    gaps = np.zeros(total, bool)
     for episode in episodes:
         arrays = episode.to_d4rl()
         if not columns:
@@ -144,10 +161,13 @@ def _gathered(episodes: Iterator[Transitions], total: int, source: str) -> Trans
             raise DataError(f"{source} holds more than the {total} steps it declares. Save it again.")
         for key, array in arrays.items():
             columns[key][at : at + len(episode)] = array
+        if episode.gaps is not None:
+            gaps[at : at + len(episode)] = episode.gaps
         at += len(episode)
     if not at:
         raise DataError(f"{source} holds no transitions.")
-    return Transitions.from_d4rl({key: column[:at] for key, column in columns.items()}, source)
+    data = Transitions.from_d4rl({key: column[:at] for key, column in columns.items()}, source)
+    return replace(data, gaps=gaps[:at])
 
 
 def save_minari(dataset_id: str, data: Transitions, env: GymEnv, algorithm: str | None = None) -> Path:
@@ -179,7 +199,7 @@ def save_minari(dataset_id: str, data: Transitions, env: GymEnv, algorithm: str 
 
 def _episode_buffers(minari: Any, data: Transitions, env: Any) -> Iterator[Any]:
     codec, actions = _codecs(env.observation_space, env.action_space, "the environment")
-    first = 0
+    first, gaps = 0, np.zeros(len(data), bool) if data.gaps is None else data.gaps
     for last in np.flatnonzero(data.ends()).tolist():
         rows = slice(first, last + 1)
         observations = tree_map(
@@ -187,14 +207,12 @@ def _episode_buffers(minari: Any, data: Transitions, env: Any) -> Iterator[Any]:
             data.obs,
             data.next_obs,
         )
-        truncated = data.truncated[rows].copy()
-        truncated[-1] = ~data.terminated[last]
         yield minari.data_collector.EpisodeBuffer(
             observations=codec.decode_many(observations),
             actions=_stacked(actions.decode(data.action[rows])[1]),
             rewards=data.reward[rows],
             terminations=data.terminated[rows],
-            truncations=truncated,
+            truncations=data.truncated[rows] & ~gaps[rows],  # a cut episode has no end
         )
         first = last + 1
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,15 +49,16 @@ class RandomDataset(DatasetSettings):
     def load(self, env: GymEnv) -> Transitions:
         """From the cache, or collected now and put there."""
         path = self._cache_path(env)
+        source = f"random actions in {env.spec().id}"
         if path is not None and (data := self._read(path, env)) is not None:
-            return self.prepared(data, env.spec(), str(path))
-        data = self._collect(env).check(env.spec(), f"random data of {env.spec().id}")
+            return replace(self.prepared(data, env.spec(), str(path)), source=source)
+        data = self._collect(env).check(env.spec(), source)
         if path is not None:
             try:
                 save_npz(path, data)
             except OSError as error:
                 _log.warning("The random dataset is not cached (%s). Set RLEXP_CACHE to a writable directory.", error)
-        return self.prepared(data, env.spec(), f"random data of {env.spec().id}")
+        return replace(self.prepared(data, env.spec(), source), source=source)
 
     def _read(self, path: Path, env: GymEnv) -> Transitions | None:
         if not path.exists():
@@ -73,10 +74,11 @@ class RandomDataset(DatasetSettings):
 
     def _collect(self, env: GymEnv) -> Transitions:
         from rlexp.buffers import ReplayBuffer  # here, because buffers bring torch
+        from rlexp.buffers.frames import whole_stacks
         from rlexp.machine import check_fits
 
         spec = env.spec()
-        check_fits(2 * self.size * ReplayBuffer().bytes_per_transition(spec), f"dataset.size={self.size}")
+        check_fits(2 * self.size * ReplayBuffer().bytes_per_transition(whole_stacks(spec)), f"dataset.size={self.size}")
         rng = numpy_generator(self.seed, "dataset", "action")
         action = spec.action.sample(self.size, rng)
         leaves = spec.obs.leaves

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rlexp.datasets.describing import counted
 from rlexp.errors import DataError
 from rlexp.tree import tree_leaves, tree_map
 
 if TYPE_CHECKING:
     from rlexp.datasets.transitions import Transitions
-    from rlexp.envs.spec import EnvSpec
+    from rlexp.envs.spec import ActionSpec, EnvSpec
 
 MANY = 2  # episodes that must end alike before it can be no accident
+TOLERANCE = 1e-3  # of an action's range: what rounding may put outside of it
 _CHUNK = 65536
 
 
@@ -50,27 +52,51 @@ def repaired(
     if Repair.time_limits in repairs:
         steps = data.episode_steps(unknown=~finite(data))
         if (limit := time_limit(data, steps, spec)) is not None and (late := data.terminated & (steps == limit)).any():
-            note = f"{source}: {int(late.sum()):,} terminations at step {limit:,} are read as time limits"
+            note = f"{source}: {counted(int(late.sum()), 'termination')} at step {limit:,} read as a time limit"
             if data.derived:
-                data = without(data, late)
-                done.append(f"{note}, and left out, because what was observed after them is not recorded.")
+                data = replace(without(data, late), doubt=None)
+                done.append(f"{note}, and left out, because what was observed after it is not recorded.")
             else:
-                data = replace(data, terminated=data.terminated & ~late, truncated=data.truncated | late)
+                data = replace(data, terminated=data.terminated & ~late, truncated=data.truncated | late, doubt=None)
                 done.append(f"{note}.")
     if Repair.drop_crossing in repairs and (crosses := data.crossing() & data.truncated).any():
         data = without(data, crosses)
-        done.append(f"{source}: {int(crosses.sum()):,} rows are left out whose next observation is the next episode's.")
+        done.append(
+            f"{source}: {counted(int(crosses.sum()), 'row')} left out whose next observation is the next episode's."
+        )
     if Repair.drop_nan in repairs and not (keep := finite(data)).all():
         data = without(replace(data, gaps=_gaps(data, ~keep)), ~keep)
-        done.append(f"{source}: {int((~keep).sum()):,} transitions with NaN or infinity are left out.")
+        done.append(f"{source}: {counted(int((~keep).sum()), 'transition')} with NaN or infinity left out.")
     bounded = spec is not None and spec.action.kind == "continuous" and data.action[:1].size == spec.action.dim
     if Repair.clip_actions in repairs and bounded:  # what does not fit at all is refused by the check
         assert spec is not None
         action = np.clip(data.action.reshape(len(data), -1), *spec.action.bounds).reshape(data.action.shape)
-        if changed := int((action != data.action).reshape(len(data), -1).any(1).sum()):
+        if changed := int(out_of_bounds(data.action, spec.action).sum()):
             data = replace(data, action=action)
-            done.append(f"{source}: {changed:,} actions are clipped to their bounds.")
+            done.append(f"{source}: {counted(changed, 'action')} clipped to the bounds.")
     return data, done
+
+
+def loose_bounds(spec: ActionSpec) -> tuple[np.ndarray, np.ndarray]:
+    """Low and high of an action [D], with what rounding may put outside of them: the one measure of "out of bounds"."""
+    if spec.kind != "continuous":
+        return np.zeros(len(spec.nvec)), np.array(spec.nvec) - 1
+    low, high = spec.bounds
+    slack = np.where(np.isfinite(high - low), TOLERANCE * (high - low), TOLERANCE)
+    return low - slack, high + slack
+
+
+def out_of_bounds(action: np.ndarray, spec: ActionSpec) -> np.ndarray:
+    """[B] bool: rows with an action outside of the bounds; NaN is not."""
+    low, high = loose_bounds(spec)
+    outside = np.zeros(len(action), bool)
+    for start in range(0, len(action), _CHUNK):
+        part = action[start : start + _CHUNK]
+        flat = part.reshape(len(part), -1)
+        with np.errstate(invalid="ignore", over="ignore"):
+            flat = flat.astype(np.float32) if flat.dtype.kind == "f" else flat
+            outside[start : start + _CHUNK] = ((flat < low) | (flat > high)).any(1)
+    return outside
 
 
 def refuse_traps(data: Transitions, spec: EnvSpec, accept: Collection[Finding], source: str) -> None:

@@ -17,6 +17,7 @@ from rlexp.datasets.trained import preset_folder, trained_preset
 from rlexp.datasets.transitions import Transitions, joined
 from rlexp.envs.from_dataset import spec_from
 from rlexp.errors import CheckpointError, ConfigError, DataError
+from rlexp.runs import find_runs, run_path
 
 if TYPE_CHECKING:
     from rlexp.config.trust import Trust
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 class ReplayDataset(DatasetSettings):
     """All transitions that the replay memory of a run holds: of an existing run, or of a preset trained for it."""
 
-    run: str | None = None  # run directory whose newest checkpoint holds the memory
+    run: str | None = None  # run directory, or name of a run below outputs/, whose newest checkpoint holds the memory
     zoo: str | None = None  # preset that is trained once, on first use, and kept in the cache
     seed: int = 0  # of that training
 
@@ -43,7 +44,7 @@ class ReplayDataset(DatasetSettings):
     def load(self, env: GymEnv) -> Transitions:
         """The memory's content in environment units, in time order."""
         if self.run is not None:
-            return self.prepared(read_memory(Path(self.run)), env.spec(), f"the replay memory of {self.run}")
+            return self.prepared(read_memory(run_path(self.run)), env.spec(), f"the replay memory of {self.run}")
         folder = preset_folder(self.zoo, self.seed)
         path = folder.with_name(f"{folder.name}.npz")
         if not path.exists():
@@ -57,18 +58,18 @@ class ReplayDataset(DatasetSettings):
 class RunDataset(DatasetSettings):
     """The replay memories of rlexp's own runs: of one run, or of all below a folder that have one."""
 
-    path: str  # run directory, or folder of runs
+    path: str  # run directory, name of a run below outputs/, or folder of runs
 
     def load(self, env: GymEnv) -> Transitions:
         """The memories one after another, each in time order."""
-        found = list(read_memories(Path(self.path).expanduser(), self.report))
+        found = list(read_memories(run_path(self.path), self.report))
         return self.prepared(joined(found), env.spec(), f"the replay memory of {self.path}")
 
     def spaces(self, limit: float | None = None) -> EnvSpec:
         """Those that the first run's checkpoint was made for."""
         from rlexp.starting import find_checkpoint
 
-        runs = run_folders(Path(self.path).expanduser())
+        runs = run_folders(run_path(self.path))
         if not runs:
             raise DataError(f"dataset.path={self.path}: there is no run. Give the folder of one.")
         return limited(spec_from(find_checkpoint(runs[0], "last")[1].tree.get("spec")), limit)
@@ -76,8 +77,6 @@ class RunDataset(DatasetSettings):
 
 def run_folders(folder: Path) -> list[Path]:
     """The run directories at or below a folder."""
-    from rlexp.runs import find_runs
-
     return [Path(entry["name"]) for entry in find_runs([folder])]
 
 
@@ -122,7 +121,8 @@ def read_memory(path: Path, *, trust: Trust | None = None, which: str = "last") 
         data = runner.buffer.transitions()
     except CheckpointError as error:
         raise CheckpointError(f"{error} Use another checkpoint than {loaded.checkpoint.path}.") from error
-    gaps = None
-    if runner.buffer.oldest_row:  # it has wrapped: what came before its oldest rows is overwritten
-        gaps = np.arange(len(data)) % (len(data) // runner.env.num_envs) == 0
-    return replace(data, action=policy.env_action(data.action), gaps=gaps)
+    gaps = data.gaps
+    assert gaps is not None
+    if runner.buffer.oldest_sampled:  # it has wrapped: what came before its oldest rows is overwritten
+        gaps = gaps | (np.arange(len(data)) % (len(data) // runner.env.num_envs) == 0)
+    return replace(data, action=policy.env_action(data.action), gaps=gaps, source=f"the replay memory of {path}")

@@ -75,7 +75,7 @@ class DatasetSettings:
         """The data checked against the environment, with what its rewards are to be mapped by."""
         data = data.check(spec, source)
         scale, shift = self.reward_map(data, source)
-        return replace(data, reward_scale=scale, reward_shift=shift)
+        return replace(data, reward_scale=scale, reward_shift=shift, source=data.source or source)
 
     def reward_map(self, data: Transitions, source: str = "the dataset") -> tuple[float, float]:
         """Factor and summand of the rewards that are learned from."""

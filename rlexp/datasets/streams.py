@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlexp.datasets.files import hdf5_arrays, read_npz
-from rlexp.datasets.minari import is_minari, minari_episodes, open_minari
+from rlexp.datasets.files import hdf5_arrays, kind_of, read_npz
+from rlexp.datasets.minari import is_minari, minari_episodes, open_minari, there_are
 from rlexp.datasets.replay import read_memories, run_folders
 from rlexp.datasets.transitions import Transitions, check_shapes, flags
 from rlexp.errors import DataError
+from rlexp.runs import run_path
 from rlexp.tree import ArrayTree, tree_map
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class Piece:
     terminated: np.ndarray
     truncated: np.ndarray
     next_obs: ArrayTree | None = None  # None: the file has none
+    source: str = ""  # where they come from, if not all do from the same place
+    gaps: np.ndarray | None = None  # rows that others of the same episode are missing before or after; None: unknown
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -50,14 +53,12 @@ class Stream:
 
 
 def open_stream(path: str) -> Stream:
-    """A file with D4RL's keys, a run or folder of runs, or the id of a Minari dataset."""
-    place = Path(path).expanduser()
+    """A file with D4RL's keys, a run (or its name) or folder of runs, or the id of a Minari dataset."""
+    place = run_path(path)
     if place.is_file():
-        with open(place, "rb") as file:
-            magic = file.read(8)
-        if magic.startswith(b"PK"):
+        if (kind := kind_of(place)) == "npz":
             return _of_arrays("NumPy archive", read_npz(place), place)
-        if magic == b"\x89HDF\r\n\x1a\n":
+        if kind == "hdf5":
             return _of_hdf5(place)
         raise DataError(f"{place} is neither a NumPy archive (.npz) nor an HDF5 file.")
     if place.is_dir() and (runs := run_folders(place)):
@@ -65,8 +66,17 @@ def open_stream(path: str) -> Stream:
         return Stream(kind, _of_runs(place, notes.append), notes=notes)
     if is_minari(path):
         return _of_minari(path)
-    problem = "holds no run" if place.exists() else "does not exist, and is no id of a local Minari dataset"
-    raise DataError(f"{path} {problem}. Give a .npz or .hdf5 file, a run directory, or a Minari id.")
+    problem = "holds no run"
+    if not place.exists():
+        problem = f"does not exist, and is no id of a local Minari dataset, like pendulum/random-v0.{_others()}"
+    raise DataError(f"{path} {problem.rstrip('.')}. Give a .npz or .hdf5 file, a run directory, or a Minari id.")
+
+
+def _others() -> str:
+    try:
+        return there_are()
+    except DataError:  # Minari is not installed
+        return ""
 
 
 def _of_runs(folder: Path, report: Callable[[str], None]) -> Iterator[Piece]:
@@ -85,6 +95,8 @@ def pieces_of(data: Transitions) -> Iterator[Piece]:
             data.terminated[rows],
             data.truncated[rows],
             tree_map(lambda leaf, rows=rows: leaf[rows], data.next_obs),
+            source=data.source,
+            gaps=None if data.gaps is None else data.gaps[rows],
         )
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlexp.datasets.repairs import leaves_differ
+from rlexp.datasets.repairs import leaves_differ, loose_bounds
 from rlexp.errors import DataError
 from rlexp.tree import ArrayTree, tree_first, tree_leaves, tree_map
 
@@ -29,7 +29,6 @@ _OTHER_NAMES = {  # what others call them
     "truncations": "timeouts",
 }
 _CHUNK = 65536  # rows compared at a time, to keep temporaries small
-_TOLERANCE = 1e-3  # of an action's range: what rounding may put outside of it
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +49,8 @@ class Transitions:
     ] = ()  # rows of each source, in order; how likely it is (None: by rows)
     derived: bool = False  # next_obs are those of the next rows; a terminated row has its own observation in its place
     gaps: np.ndarray | None = None  # [B] bool: rows that others of the same episode are missing before or after
+    source: str = ""  # where they come from, for people
+    dropped: int = 0  # rows that were left out, because what was observed after them is not recorded
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -81,7 +82,10 @@ class Transitions:
         truncated = flags(timeout, "timeouts", source) & ~terminated
         if next_obs is not None:
             return cls(obs, action, reward, next_obs, terminated, truncated)
-        data = replace(_with_following_obs(obs, action, reward, terminated, truncated), derived=True)
+        data = _with_following_obs(obs, action, reward, terminated, truncated)
+        data = replace(data, derived=True, dropped=len(reward) - len(data))
+        if len(data) and not (terminated | truncated)[-1]:  # nobody knows how the last episode went on
+            data = replace(data, gaps=np.arange(len(data)) == len(data) - 1)
         return data if "timeouts" in arrays else replace(data, doubt=_unknown_ends(terminated, source))
 
     def to_d4rl(self) -> dict[str, np.ndarray]:
@@ -97,11 +101,7 @@ class Transitions:
         count = len(self)
         if not count:
             raise DataError(f"{source} holds no transitions. Give a dataset with at least one complete transition.")
-        names = set(dict(tree_leaves(self.obs)))
-        if isinstance(self.obs, dict) == spec.obs.single or names != set(spec.obs.leaves):
-            wanted = "one array" if spec.obs.single else f"the entries {sorted(spec.obs.leaves)}"
-            found = f"the entries {sorted(names)}" if isinstance(self.obs, dict) else "one array"
-            raise DataError(f"{source}: observations are {found}, but {spec.id} has {wanted}. Choose its own dataset.")
+        _check_entries(self.obs, spec, source)
         obs, next_obs = (
             tree_map(lambda leaf, like, key=key: _fit_obs(leaf, like, key, count, source, spec), tree, leaves)
             for key, tree, leaves in (
@@ -177,11 +177,15 @@ class Transitions:
 
     def episode_returns(self) -> np.ndarray:
         """[E] the sum of rewards of each whole episode; of pieces, where there is no whole one."""
+        returns, whole = self.episodes()
+        return returns[whole] if whole.any() else returns
+
+    def episodes(self) -> tuple[np.ndarray, np.ndarray]:
+        """[E] the sum of rewards of each episode, and whether it is a whole one: with an end, and no rows missing."""
         last = np.flatnonzero(self.ends())
         starts = np.concatenate([[0], last[:-1] + 1])
         returns = np.add.reduceat(self.reward.astype(np.float64), starts)
-        whole = (self.terminated | self.truncated)[last] & ~self._beside_gaps(starts, last)
-        return returns[whole] if whole.any() else returns
+        return returns, (self.terminated | self.truncated)[last] & ~self._beside_gaps(starts, last)
 
     def best_episodes(self, share: float) -> Transitions:
         """The ``share`` of the episodes (at least one) whose undiscounted return is highest, in their old order.
@@ -203,7 +207,7 @@ class Transitions:
         last = np.cumsum([rows for rows, _ in self.sources])
         kept = np.diff(np.searchsorted(keep, last), prepend=0).tolist()  # rows of each source
         sources = tuple((rows, weight) for rows, (_, weight) in zip(kept, self.sources) if rows)
-        return replace(self, obs=obs, next_obs=next_obs, sources=sources, gaps=None, **columns)
+        return replace(self, obs=obs, next_obs=next_obs, sources=sources, gaps=None, dropped=0, **columns)
 
     @property
     def sha256(self) -> str:
@@ -216,7 +220,10 @@ class Transitions:
 
 
 def joined(parts: Sequence[Transitions]) -> Transitions:
-    """Several datasets one after another; the last row of each ends its episode, as truncated unless it terminated."""
+    """Several datasets one after another; the last row of each ends its episode, as truncated unless it terminated.
+
+    An episode that is cut there does not become a whole one by that.
+    """
     if len(parts) == 1:
         return parts[0]
     forms = [sorted(dict(tree_leaves(part.obs))) for part in parts]
@@ -228,8 +235,9 @@ def joined(parts: Sequence[Transitions]) -> Transitions:
 
     def cat(*leaves: np.ndarray) -> np.ndarray:
         if any(leaf.shape[1:] != leaves[0].shape[1:] for leaf in leaves):
-            shapes = " and ".join(sorted({str(leaf.shape[1:]) for leaf in leaves}))
-            raise DataError(f"The data have rows of different shapes, {shapes}: they cannot be put together.")
+            shapes = {leaf.shape[1:]: f" ({part.source})" if part.source else "" for leaf, part in zip(leaves, parts)}
+            found = " and ".join(sorted(f"{shape}{where}" for shape, where in shapes.items()))
+            raise DataError(f"The data have rows of different shapes, {found}: they cannot be put together.")
         return np.concatenate(leaves)
 
     return Transitions(
@@ -240,8 +248,17 @@ def joined(parts: Sequence[Transitions]) -> Transitions:
         terminated=cat(*(part.terminated for part in parts)),
         truncated=cat(*truncated),
         doubt=next((part.doubt for part in parts if part.doubt is not None), None),
-        gaps=cat(*(np.zeros(len(part), bool) if part.gaps is None else part.gaps for part in parts)),
+        gaps=cat(*(_with_cut_end(part) for part in parts)),
+        source=" and ".join(f"{part.source or 'data'} ({len(part):,})" for part in parts),
+        dropped=sum(part.dropped for part in parts),
     )
+
+
+def _with_cut_end(data: Transitions) -> np.ndarray:
+    """[B] bool: its gaps, and its last row unless an episode ends there."""
+    gaps = np.zeros(len(data), bool) if data.gaps is None else data.gaps.copy()
+    gaps[-1:] |= ~(data.terminated | data.truncated)[-1:]
+    return gaps
 
 
 def _with_following_obs(
@@ -281,6 +298,25 @@ def check_keys(names: Iterable[str], source: str) -> None:
             raise DataError(f"{source} has no {key}, but {other}. Rename it to {key}.")
         if key in REQUIRED_KEYS:
             raise DataError(_missing_key(present, key, source))
+
+
+def misfits(obs: ArrayTree, action: np.ndarray, spec: EnvSpec) -> list[str]:
+    """What some rows have otherwise than the environment: entries, shapes and kinds; the same words as on loading."""
+    found = []
+
+    def attempt(check: Callable[..., Any], *given: Any) -> None:
+        try:
+            check(*given)
+        except DataError as error:
+            found.append(str(error).removeprefix(": "))
+
+    count = len(action)
+    attempt(_check_entries, obs, spec, "")
+    if not found:
+        for name, leaf in tree_leaves(obs):
+            attempt(_fit_form, leaf, spec.obs.leaves[name], f"observations/{name}".rstrip("/"), count, "", spec)
+    attempt(_fit_action_form, action, spec.action, count, "", spec.id)
+    return found
 
 
 def check_shapes(arrays: Mapping[str, Any], source: str) -> None:
@@ -381,11 +417,27 @@ def _like(tree: ArrayTree, spec: EnvSpec) -> Any:
     return spec.obs.leaves if isinstance(tree, dict) else tree_first(spec.obs.leaves)
 
 
-def _fit_obs(leaf: np.ndarray, like: Leaf, key: str, count: int, source: str, spec: EnvSpec) -> np.ndarray:
+def _check_entries(obs: ArrayTree, spec: EnvSpec, source: str) -> None:
+    names = set(dict(tree_leaves(obs)))
+    if isinstance(obs, dict) == spec.obs.single or names != set(spec.obs.leaves):
+        wanted = "one array" if spec.obs.single else f"the entries {sorted(spec.obs.leaves)}"
+        found = f"the entries {sorted(names)}" if isinstance(obs, dict) else "one array"
+        raise DataError(f"{source}: observations are {found}, but {spec.id} has {wanted}. Choose its own dataset.")
+
+
+def _fit_form(leaf: np.ndarray, like: Leaf, key: str, count: int, source: str, spec: EnvSpec) -> np.ndarray:
+    """The leaf in the shape that the environment has, if it is of its kind."""
     leaf = _fit_shape(leaf, like.shape, key, count, source, spec.id)
     if like.kind == "box":
         if like.dtype == "uint8" and leaf.dtype != np.uint8:
             raise DataError(f"{source}: {key} is {leaf.dtype}, but {spec.id} has uint8 images. Save them as uint8.")
+        return leaf
+    return _whole(leaf, key, source, spec.id)
+
+
+def _fit_obs(leaf: np.ndarray, like: Leaf, key: str, count: int, source: str, spec: EnvSpec) -> np.ndarray:
+    leaf = _fit_form(leaf, like, key, count, source, spec)
+    if like.kind == "box":
         with np.errstate(over="ignore"):  # reported below
             leaf = leaf.astype(like.dtype, copy=False)
         if leaf.dtype.kind == "f":
@@ -394,17 +446,22 @@ def _fit_obs(leaf: np.ndarray, like: Leaf, key: str, count: int, source: str, sp
     return _fit_choice(leaf, like.nvec or (2,), like.dtype, key, source, spec.id)
 
 
-def _fit_action(action: np.ndarray, spec: ActionSpec, count: int, source: str, env_id: str) -> np.ndarray:
+def _fit_action_form(action: np.ndarray, spec: ActionSpec, count: int, source: str, env_id: str) -> np.ndarray:
     action = _fit_shape(action, spec.shape, "actions", count, source, env_id)
+    return action if spec.kind == "continuous" else _whole(action, "actions", source, env_id)
+
+
+def _fit_action(action: np.ndarray, spec: ActionSpec, count: int, source: str, env_id: str) -> np.ndarray:
+    action = _fit_action_form(action, spec, count, source, env_id)
     if spec.kind != "continuous":
         return _fit_choice(action, spec.nvec, spec.dtype, "actions", source, env_id)
     with np.errstate(over="ignore"):  # reported below
         action = action.astype(spec.dtype, copy=False)
     _check_finite(action, "actions", source)
-    low, high = np.asarray(spec.low, np.float32), np.asarray(spec.high, np.float32)
-    slack = np.where(np.isfinite(high - low), _TOLERANCE * (high - low), _TOLERANCE)
+    low, high = spec.bounds
+    lowest, highest = loose_bounds(spec)
     least, most = action.min(0), action.max(0)
-    outside = (least < low - slack) | (most > high + slack)
+    outside = (least < lowest) | (most > highest)
     if outside.any():
         i = int(np.flatnonzero(outside)[0])
         raise DataError(
@@ -426,10 +483,14 @@ def _fit_shape(array: np.ndarray, shape: tuple[int, ...], key: str, count: int, 
     )
 
 
-def _fit_choice(array: np.ndarray, nvec: tuple[int, ...], dtype: str, key: str, source: str, env_id: str) -> np.ndarray:
-    """Whole numbers from 0 to n − 1, each column with its own n."""
+def _whole(array: np.ndarray, key: str, source: str, env_id: str) -> np.ndarray:
     if array.dtype.kind not in "biu":
         raise DataError(f"{source}: {key} is {array.dtype}, but {env_id} has whole numbers there. Save integers.")
+    return array
+
+
+def _fit_choice(array: np.ndarray, nvec: tuple[int, ...], dtype: str, key: str, source: str, env_id: str) -> np.ndarray:
+    """Whole numbers from 0 to n − 1, each column with its own n."""
     least, most = array.min(0), array.max(0)  # () or [k]
     if (least < 0).any() or (most >= np.array(nvec)).any():
         raise DataError(

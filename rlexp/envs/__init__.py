@@ -1,6 +1,8 @@
 """Environments: specs, making, seeding and vectorisation. Free of torch, so that worker processes start quickly."""
 
+from rlexp.envs.atari import AtariEnv
 from rlexp.envs.bit_flip import BitFlip
+from rlexp.envs.drawn import CartPolePixels, PendulumPixels
 from rlexp.envs.from_dataset import DatasetEnv
 from rlexp.envs.gym_env import GymEnv, Vectorization
 from rlexp.envs.locate import env_code_roots
@@ -15,7 +17,9 @@ __all__ = [
     "ActionCodec",
     "ActionRepeat",
     "ActionSpec",
+    "AtariEnv",
     "BitFlip",
+    "CartPolePixels",
     "DatasetEnv",
     "EnvSpec",
     "Episode",
@@ -25,6 +29,7 @@ __all__ = [
     "MazeEnds",
     "ObsCodec",
     "ObsSpec",
+    "PendulumPixels",
     "SeededEnv",
     "SelectObservation",
     "SubprocVecEnv",

@@ -19,11 +19,12 @@ from rlexp.config.component import component
 from rlexp.config.fields import Count, Positive
 from rlexp.envs.locate import find_registration, locate_wrapper, missing_package, wrapper_parts
 from rlexp.envs.masking import MaskInObservation, mask_source
-from rlexp.envs.spec import EnvSpec, spec_of
+from rlexp.envs.pixels import Images, rendered
+from rlexp.envs.spec import EnvSpec, ObsSpec, spec_of
 from rlexp.envs.subproc import SubprocVecEnv
 from rlexp.envs.vector import SyncVecEnv, VecEnv
 from rlexp.envs.wrappers import ActionRepeat, FrameStack
-from rlexp.errors import ConfigError, EnvError
+from rlexp.errors import ConfigError, EnvError, UnknownEnvError
 from rlexp.machine import cpu_count
 
 MAX_ENVS = 65_536  # each is an object with a simulator behind it: more is a mistake, or an attack on the memory
@@ -52,6 +53,9 @@ class GymEnv:
     workers: Count | None = None  # processes of subprocess; null: one per CPU, at most num_envs
     max_episode_steps: Count | None = None  # steps until truncation, repeats counted; null: the id's own limit
     action_repeat: Count = 1  # times each action is played, its rewards summed; the agent's step is all of them
+    pixels: bool = False  # the agent sees what is drawn instead of the state; the id must have an rgb_array mode
+    resize: Count | None = None  # side of the square that images are scaled to; null: as they are
+    grayscale: bool = False  # images in shades of grey instead of colours
     frame_stack: Count = 1  # newest observations shown together, along a new first axis, the oldest first
     show_achieved_goal: bool = False  # goal environments: networks see it too (for those whose observation lacks it)
     action_limit: Positive | None = None  # bound put on the action dimensions that have none
@@ -69,9 +73,10 @@ class GymEnv:
 
     def make(self, render_mode: str | None = None) -> gym.Env:
         """One environment with its time limit and wrappers, as Gymnasium gives it."""
-        env = self._call_factory(render_mode) if self.factory else self._make_registered(render_mode)
+        env = self._make_base(render_mode)
         if self.action_repeat > 1:  # innermost, so that wrappers see one step for each decision
             env = ActionRepeat(env, self.action_repeat)
+        env = self._with_images(env)
         for entry in self.wrappers:
             env = _wrap(env, entry)
         if self._mask is _UNKNOWN:
@@ -81,9 +86,38 @@ class GymEnv:
                 f"env.action_repeat={self.action_repeat}: {self.id} has action masks, and an action may be impossible "
                 "the second time. Use env.action_repeat=1."
             )
-        if self.frame_stack > 1:
-            env = FrameStack(env, self.frame_stack)
+        env = self._with_stack(env)
         return env if self._mask is None else MaskInObservation(env, self._mask)
+
+    def for_evaluation(self) -> GymEnv:
+        """The environment whose returns count: itself, where training sees nothing else."""
+        return self
+
+    def _make_base(self, render_mode: str | None) -> gym.Env:
+        """The environment that everything else is wrapped around."""
+        if self.pixels and render_mode not in (None, "rgb_array"):
+            raise EnvError(f"{self.id} cannot be shown: env.pixels=true draws it for the agent.")
+        mode = "rgb_array" if self.pixels else render_mode
+        try:
+            return self._call_factory(mode) if self.factory else self._make_registered(mode)
+        except UnknownEnvError:
+            raise
+        except EnvError as error:
+            if mode == render_mode:
+                raise
+            raise EnvError(f"env.pixels=true needs an environment that draws images: {error}") from error
+
+    def _with_images(self, env: gym.Env) -> gym.Env:
+        """Drawn, scaled and grey, as the settings say."""
+        if self.pixels:
+            env = rendered(env, self.id)
+        if self.resize is not None or self.grayscale:
+            env = Images(env, self.resize, self.grayscale, flat=self.frame_stack > 1)
+        return env
+
+    def _with_stack(self, env: gym.Env) -> gym.Env:
+        """The newest observations together."""
+        return FrameStack(env, self.frame_stack) if self.frame_stack > 1 else env
 
     def spec(self) -> EnvSpec:
         """The spaces and limits, read once from an environment made for it."""
@@ -91,6 +125,7 @@ class GymEnv:
             env = self.make()
             try:
                 spec = spec_of(env, self.action_limit, show_achieved_goal=self.show_achieved_goal)
+                spec = replace(spec, obs=_stacks_of(env, spec.obs))
             finally:
                 env.close()
             if spec.max_episode_steps is not None:  # in steps of the agent
@@ -160,6 +195,16 @@ class _Recipe:
         env = self.component(**self.settings)
         env.factory, env._mask = self.factory, self.mask
         return env.make()
+
+
+def _stacks_of(env: gym.Env, obs: ObsSpec) -> ObsSpec:
+    """The leaves that our own FrameStack gives are marked as such: memories store each of their frames once."""
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, FrameStack):
+            names = [name if name in obs.leaves else "obs" for name in env.stacked]  # beside an action mask
+            return replace(obs, leaves=obs.leaves | {name: replace(obs.leaves[name], stack=env.size) for name in names})
+        env = env.env
+    return obs
 
 
 def _wrap(env: gym.Env, entry: Any) -> gym.Env:

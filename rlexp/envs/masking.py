@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rlexp.envs.spec import MASK
-from rlexp.errors import EnvError
+from rlexp.errors import EnvError, counted
 
 # Where an environment keeps its mask: `action_masks()`, `info["action_mask"]`, or the observation itself.
 METHOD, INFO, OBSERVATION = "method", "info", "observation"
@@ -79,7 +79,8 @@ class MaskInObservation(gym.Wrapper):
             mask = np.concatenate([np.ravel(part) for part in mask])
         mask = np.asarray(mask).ravel() != 0
         if mask.size != sum(self._sizes):
-            raise EnvError(f"{self._name}: its action mask has {mask.size} entries for {sum(self._sizes)} actions.")
+            wanted = counted(sum(self._sizes), "action")
+            raise EnvError(f"{self._name}: its action mask has {mask.size} entries for {wanted}.")
         possible = np.logical_or.reduceat(mask, np.cumsum([0, *self._sizes[:-1]]))
         if not possible.all():
             if not ended:

@@ -2,7 +2,9 @@
 
 Episode k of environment i is reset with a seed derived from (run seed, i, k), and the actions since that reset are
 kept. So a running episode is saved as a few integers and its actions, and restored by playing it again, which works
-for any environment that is deterministic given its seed; whether it did is checked, not assumed. Free of torch.
+for any environment that is deterministic given its seed; whether it did is checked, not assumed. An episode may also
+continue where the last one ended (``continued`` in the info of its reset: the next life of a game); then the record
+reaches back to the episode that really began anew. Free of torch.
 """
 
 from __future__ import annotations
@@ -33,24 +35,120 @@ class Episode:
     info: dict[str, float] = field(default_factory=dict)  # "is_success" where the environment says so
 
 
-class SeededEnv:
+class EpisodeRecord:
+    """What it takes to play a running episode again: its seed and number, and the actions taken since the reset."""
+
+    def __init__(self, spec: EnvSpec, seed: int, index: int) -> None:
+        self.spec, self.seed, self.index = spec, seed, index
+        self.episode = -1  # number of the running episode; -1 before the first reset
+        self.ret = 0.0  # of the running episode
+        self.began = -1  # number of the episode with which the record begins
+        self.taken = 0  # actions in the record
+        self._first = 0  # those of them that were taken before the running episode
+        self._capacity = 0
+        self._actions = np.empty((0, *spec.action.shape), spec.action.dtype)
+
+    @property
+    def length(self) -> int:
+        """Steps of the running episode."""
+        return self.taken - self._first
+
+    def episode_seed(self, episode: int) -> int:
+        """What an episode is reset with."""
+        return derive_seed(self.seed, "episode", self.index, episode)
+
+    def begin(self, episode: int, *, continued: bool = False) -> None:
+        """An episode begins, anew or where the last one ended."""
+        self.episode, self.ret = episode, 0.0
+        if not continued:
+            self.began, self.taken = episode, 0
+        self._first = self.taken
+
+    def note(self, action: Any, reward: float) -> None:
+        """One step was taken."""
+        if self.taken == self._capacity:
+            self._grow()
+        self._actions[self.taken] = action
+        self.taken += 1
+        self.ret += reward
+
+    def _grow(self) -> None:
+        self._capacity = max(64, 2 * self._capacity)
+        actions = np.empty((self._capacity, *self.spec.action.shape), self.spec.action.dtype)
+        actions[: self.taken] = self._actions[: self.taken]
+        self._actions = actions
+
+    def to_state(self, obs: list[np.ndarray]) -> dict[str, Any]:
+        """The record as a state tree, with the leaves of the latest observation to compare with."""
+        if self.episode < 0:
+            raise RuntimeError("reset() the environment before taking a snapshot of it")
+        state = {
+            "index": self.index,
+            "seed": self.seed,
+            "episode": self.episode,
+            "length": self.length,
+            "ret": self.ret,
+            "actions": self._actions[: self.taken].copy(),
+            "obs": obs,  # a list, because leaf names may contain "/", which keys of a state tree may not
+        }
+        return state if self.began == self.episode else state | {"began": self.began}
+
+    def matches(self, state: dict[str, Any], obs: list[np.ndarray]) -> bool:
+        """Whether an episode that was played again is where it was."""
+        same_return = self.ret == state["ret"] or (self.ret != self.ret and state["ret"] != state["ret"])
+        same_place = (self.episode, self.length) == (state["episode"], state["length"])
+        return (
+            same_return
+            and same_place
+            and all(
+                np.array_equal(now, np.asarray(then), equal_nan=now.dtype.kind == "f")
+                for now, then in zip(obs, state["obs"], strict=True)
+            )
+        )
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Snapshots come out of files: one that this environment cannot have written is refused."""
+        problem = None
+        if not isinstance(state, dict) or set(state) - {"began"} != _STATE_KEYS:
+            problem = "has other entries than a snapshot"
+        elif any(type(state[key]) is not int for key in {*_COUNTERS, *state} & {*_COUNTERS, "began"}) or not isinstance(
+            state["ret"], (int, float)
+        ):
+            problem = "holds values of the wrong type"
+        elif state["index"] != self.index or state["episode"] < 0:
+            problem = f"is of environment {state['index']}, episode {state['episode']}"
+        elif not 0 <= state.get("began", 0) <= state["episode"]:
+            problem = f"begins with episode {state['began']} after its own"
+        elif np.shape(state["actions"])[1:] != self.spec.action.shape or not self._long_enough(state):
+            problem = f"has actions of shape {np.shape(state['actions'])}"
+        elif np.asarray(state["actions"]).dtype != self.spec.action.dtype:
+            problem = f"has actions of type {np.asarray(state['actions']).dtype}"
+        elif not isinstance(state["obs"], list) or len(state["obs"]) != len(self.spec.obs.leaves):
+            problem = "has an observation of another structure"
+        if problem:
+            raise CheckpointError(f"The saved state of environment {self.index} ({self.spec.id}) {problem}.")
+
+    @staticmethod
+    def _long_enough(state: dict[str, Any]) -> bool:
+        """Whether there is one action for each step; of a continued episode, those before it come on top."""
+        shape = np.shape(state["actions"])
+        return len(shape) > 0 and (shape[0] == state["length"] or ("began" in state and shape[0] > state["length"]))
+
+
+class SeededEnv(EpisodeRecord):
     """A Gymnasium environment with per-episode seeds, an action record, and return and length counters.
 
     Observations stay native here: the vector environment writes them into its arrays, without a copy in between.
     """
 
     def __init__(self, env: gym.Env, spec: EnvSpec, seed: int, index: int, obs_codec: ObsCodec | None = None) -> None:
-        self.env, self.spec = env, spec
-        self.seed, self.index = seed, index
-        self.episode = -1  # number of the running episode; -1 before the first reset
-        self.length, self.ret = 0, 0.0  # of the running episode
+        super().__init__(spec, seed, index)
+        self.env = env
         self.obs: Any = None  # the latest native observation
         self.obs_codec = obs_codec or ObsCodec(env.observation_space)
         self.action_codec = ActionCodec(env.action_space, spec.action)
         self._info: dict[str, Any] = {}
         self._step = env.step  # one attribute lookup less on every step
-        self._capacity = 0
-        self._actions = np.empty((0, *spec.action.shape), spec.action.dtype)
         self._checked = False
 
     def reset(self, seed: int | None = None) -> Any:
@@ -63,11 +161,11 @@ class SeededEnv:
         return self._begin(self.episode + 1)
 
     def _begin(self, episode: int) -> Any:
-        self.episode, self.length, self.ret = episode, 0, 0.0
-        result = self.env.reset(seed=derive_seed(self.seed, "episode", self.index, episode))
+        result = self.env.reset(seed=self.episode_seed(episode))
         if not self._checked:
             self._check(result)
         self.obs, self._info = result
+        self.begin(episode, continued=bool(self._info.get("continued")))
         return self.obs
 
     def _check(self, result: Any) -> None:
@@ -78,21 +176,15 @@ class SeededEnv:
 
     def step(self, action: Any, native: Any) -> tuple[Any, float, bool, bool]:
         """Play ``native`` (canonically ``action``): native observation, reward, terminated, truncated."""
-        length = self.length
-        if length == self._capacity:
+        taken = self.taken  # note(), written out: this is the innermost loop
+        if taken == self._capacity:
             self._grow()
-        self._actions[length] = action
+        self._actions[taken] = action
         self.obs, reward, terminated, truncated, self._info = self._step(native)
         reward = float(reward)
-        self.length = length + 1
+        self.taken = taken + 1
         self.ret += reward
         return self.obs, reward, terminated, truncated
-
-    def _grow(self) -> None:
-        self._capacity = max(64, 2 * self._capacity)
-        actions = np.empty((self._capacity, *self.spec.action.shape), self.spec.action.dtype)
-        actions[: self.length] = self._actions[: self.length]
-        self._actions = actions
 
     def summary(self) -> Episode:
         """The episode as it stands; asked for when it has ended."""
@@ -101,62 +193,31 @@ class SeededEnv:
 
     def snapshot(self) -> dict[str, Any]:
         """The running episode as a state tree."""
-        if self.episode < 0:
-            raise RuntimeError("reset() the environment before taking a snapshot of it")
-        return {
-            "index": self.index,
-            "seed": self.seed,
-            "episode": self.episode,
-            "length": self.length,
-            "ret": self.ret,
-            "actions": self._actions[: self.length].copy(),
-            # A list, because leaf names may contain "/", which keys of a state tree may not.
-            "obs": [array for _, array in tree_leaves(self.obs_codec.encode(self.obs))],
-        }
+        return self.to_state(self._leaves())
 
     def restore(self, state: dict[str, Any]) -> bool:
         """Play the episode of a snapshot again. If it comes out differently, begin the next one and return False."""
-        self._check_state(state)
+        self.check_state(state)
         self.seed = state["seed"]
-        self._begin(state["episode"])
-        if self._replay(state["actions"]) and self._matches(state):
+        self._begin(state.get("began", state["episode"]))
+        if self._replay(state["actions"]) and self.matches(state, self._leaves()):
             return True
+        self.begin(state["episode"])  # forget what was played
         self.next_episode()
         return False
 
     def _replay(self, actions: np.ndarray) -> bool:
-        """Whether the episode is still running after ``actions``."""
+        """Whether the record goes on after ``actions``."""
         for action, native in zip(*self.action_codec.decode(actions)):
             _, _, terminated, truncated = self.step(action, native)
             if terminated or truncated:
-                return False
+                self.next_episode()
+                if self.began == self.episode:  # not the continuation of the one that ended
+                    return False
         return True
 
-    def _matches(self, state: dict[str, Any]) -> bool:
-        same_return = self.ret == state["ret"] or (self.ret != self.ret and state["ret"] != state["ret"])
-        arrays = [array for _, array in tree_leaves(self.obs_codec.encode(self.obs))]
-        return same_return and all(
-            np.array_equal(now, np.asarray(then), equal_nan=now.dtype.kind == "f")
-            for now, then in zip(arrays, state["obs"], strict=True)
-        )
-
-    def _check_state(self, state: dict[str, Any]) -> None:
-        """Snapshots come out of files: one that this environment cannot have written is refused."""
-        problem = None
-        if not isinstance(state, dict) or set(state) != _STATE_KEYS:
-            problem = "has other entries than a snapshot"
-        elif any(type(state[key]) is not int for key in _COUNTERS) or not isinstance(state["ret"], (int, float)):
-            problem = "holds values of the wrong type"
-        elif state["index"] != self.index or state["episode"] < 0:
-            problem = f"is of environment {state['index']}, episode {state['episode']}"
-        elif np.shape(state["actions"]) != (state["length"], *self.spec.action.shape):
-            problem = f"has actions of shape {np.shape(state['actions'])}"
-        elif np.asarray(state["actions"]).dtype != self.spec.action.dtype:
-            problem = f"has actions of type {np.asarray(state['actions']).dtype}"
-        elif not isinstance(state["obs"], list) or len(state["obs"]) != len(self.spec.obs.leaves):
-            problem = "has an observation of another structure"
-        if problem:
-            raise CheckpointError(f"The saved state of environment {self.index} ({self.spec.id}) {problem}.")
+    def _leaves(self) -> list[np.ndarray]:
+        return [array for _, array in tree_leaves(self.obs_codec.encode(self.obs))]
 
     def close(self) -> None:
         """Close the environment."""

@@ -21,7 +21,7 @@ _NO_BOUND = float(np.finfo(np.float32).max)  # spaces write "unbounded" as ±inf
 
 
 @dataclass(frozen=True)
-class _Port:
+class Port:
     """Where one leaf sits in a native observation, and what turns it into its canonical array."""
 
     name: str
@@ -37,7 +37,7 @@ class ObsCodec:
     def __init__(self, space: spaces.Space) -> None:
         self.space = space
         self.spec = observation_spec(space)
-        self._ports = list(_ports(space))
+        self._ports = list(ports(space))
         # A bare observation that array assignment converts by itself: the hot path of `SyncVecEnv.step`.
         self.direct = self.spec.single and self._ports[0].convert is None
 
@@ -116,7 +116,7 @@ class ObsCodec:
 def observation_spec(space: spaces.Space) -> ObsSpec:
     """The canonical form of an observation space; EnvError for a space that has none."""
     leaves: dict[str, Leaf] = {}
-    for port in _ports(space):
+    for port in ports(space):
         if port.name in leaves:
             raise EnvError(f"Two parts of the observation space are called {port.name!r}; rename one with a wrapper.")
         leaves[port.name] = port.leaf
@@ -125,16 +125,17 @@ def observation_spec(space: spaces.Space) -> ObsSpec:
     return ObsSpec(leaves, single=not isinstance(space, (spaces.Dict, spaces.Tuple)))
 
 
-def _ports(space: spaces.Space, path: tuple[Any, ...] = ()) -> Iterator[_Port]:
+def ports(space: spaces.Space, path: tuple[Any, ...] = ()) -> Iterator[Port]:
+    """The leaves of a native observation space, in the order of their arrays."""
     if isinstance(space, spaces.Dict):
         for key, part in space.spaces.items():
-            yield from _ports(part, (*path, key))
+            yield from ports(part, (*path, key))
     elif isinstance(space, spaces.Tuple):
         for index, part in enumerate(space.spaces):
-            yield from _ports(part, (*path, index))
+            yield from ports(part, (*path, index))
     else:
         leaf, convert = _leaf(space)
-        yield _Port("/".join(map(str, path)), path, space, leaf, convert)
+        yield Port("/".join(map(str, path)), path, space, leaf, convert)
 
 
 def _leaf(space: spaces.Space) -> tuple[Leaf, Callable[[Any], Any] | None]:

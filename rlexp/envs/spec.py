@@ -33,6 +33,7 @@ class Leaf:
     nvec: tuple[int, ...] = ()  # sizes of the discrete kinds
     low: float | None = None  # box: the bound when it is the same for all elements, else None
     high: float | None = None
+    stack: int = 1  # box: the first axis holds so many of the newest frames, the oldest first; 1: it is no stack
 
     def __post_init__(self) -> None:
         dtypes = {"box": ("uint8", "float32"), "multi_binary": ("int8",)}.get(self.kind, ("int64",))
@@ -43,6 +44,7 @@ class Leaf:
         _require(self.dtype in dtypes, f"a {self.kind} leaf has dtype {' or '.join(dtypes)}, not {self.dtype!r}")
         _require(len(self.shape) == ranks.get(self.kind, len(self.shape)), f"{self.kind} cannot have {self.shape}")
         _require(len(self.nvec) == sizes and min(self.nvec, default=1) > 0, f"{self.kind} cannot have {self.nvec}")
+        _require(self.stack == 1 or self.shape[:1] == (self.stack,), f"{self.shape} is no stack of {self.stack}")
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,12 @@ class ObsSpec:
 
     def __hash__(self) -> int:
         return hash((tuple(self.leaves.items()), self.single, self.masked, self.achieved_unseen))
+
+    @property
+    def form(self) -> str:
+        """For people: ``float32 (3,)``, or the same of each entry."""
+        entries = [f"{name} {leaf.dtype} {leaf.shape}".strip() for name, leaf in self.leaves.items()]
+        return ", ".join(entries)
 
     def mask_in(self, obs: Any) -> Any:
         """The action mask of an observation, or None."""
@@ -106,6 +114,14 @@ class ActionSpec:
             bounded = self.low is not None and self.high is not None
             _require(bounded and len(self.low or ()) == len(self.high or ()) == size, f"{size} bounds are needed")
             _require(all(a <= b for a, b in zip(self.low or (), self.high or ())), "low is above high")
+
+    @property
+    def form(self) -> str:
+        """For people: ``2 numbers from -1 to 1``, or ``one of 3``."""
+        if self.kind == "continuous":
+            low, high = min(self.low or (0.0,)), max(self.high or (0.0,))
+            return f"{self.dim} number{'s' if self.dim != 1 else ''} from {low:g} to {high:g}"
+        return f"one of {' and one of '.join(map(str, self.nvec))}"
 
     @property
     def dtype(self) -> str:
@@ -237,6 +253,12 @@ def with_unseen(obs: ObsSpec, action: ActionSpec, show_achieved_goal: bool) -> O
     return replace(obs, masked=masked, achieved_unseen=obs.has_goals and not show_achieved_goal)
 
 
+def same_form(one: ObsSpec, other: ObsSpec) -> bool:
+    """Whether observations have the same arrays, whatever the limits of their values."""
+    forms = [{name: _form(leaf) for name, leaf in each.leaves.items()} for each in (one, other)]
+    return one.single == other.single and forms[0] == forms[1]
+
+
 def _form(leaf: Leaf) -> tuple[Any, ...]:
     return leaf.kind, leaf.shape, leaf.dtype, leaf.nvec
 
@@ -261,7 +283,8 @@ def _require(condition: bool, problem: str) -> None:
 
 
 def _plain(value: Leaf | ActionSpec) -> dict[str, Any]:
-    return {field.name: _to_json(getattr(value, field.name)) for field in fields(value)}
+    plain = {field.name: _to_json(getattr(value, field.name)) for field in fields(value)}
+    return plain if plain.get("stack") != 1 else {key: each for key, each in plain.items() if key != "stack"}
 
 
 def _to_json(value: Any) -> Any:

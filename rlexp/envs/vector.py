@@ -17,7 +17,7 @@ import numpy as np
 from rlexp.envs.seeded import Episode, SeededEnv
 from rlexp.envs.spaces import ObsCodec
 from rlexp.envs.spec import EnvSpec
-from rlexp.errors import CheckpointError, EnvError
+from rlexp.errors import CheckpointError, EnvError, counted
 from rlexp.tree import ArrayTree, tree_map
 
 
@@ -75,7 +75,7 @@ class VecEnv(ABC):
             raise CheckpointError("The saved environment state is not a snapshot of environments.")
         if len(states) != self.num_envs:
             raise CheckpointError(
-                f"The saved state is of {len(states)} environments, this run has {self.num_envs}; "
+                f"The saved state is of {counted(len(states), 'environment')}, this run has {self.num_envs}; "
                 f"set env.num_envs={len(states)}."
             )
         return states

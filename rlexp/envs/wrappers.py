@@ -73,33 +73,35 @@ class ActionRepeat(gym.Wrapper):
 class FrameStack(gym.Wrapper):
     """Shows the newest ``size`` observations together: arrays [...] become [size, ...], the oldest first.
 
-    An episode begins with its first observation ``size`` times. Of a Dict every Box is stacked, but for goals and
-    action masks; other parts are shown as they are now.
+    An episode begins with its first observation ``size`` times, or with zeros before it (``zeros``). Of a Dict every
+    Box is stacked, but for goals and action masks; other parts are shown as they are now.
     """
 
-    def __init__(self, env: gym.Env, size: int) -> None:
+    def __init__(self, env: gym.Env, size: int, zeros: bool = False) -> None:
         super().__init__(env)
+        self.size, self._zeros = size, zeros
         space = env.observation_space
         self._is_dict = isinstance(space, spaces.Dict)
         parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"": space}
-        self._stacked = [
+        self.stacked = [
             name for name, part in parts.items() if isinstance(part, spaces.Box) and name not in _NOT_STACKED
         ]
-        if not self._stacked:
+        if not self.stacked:
             raise EnvError(f"env.frame_stack={size} needs a Box to stack, which the observation space {space} has not.")
-        for name in self._stacked:
+        for name in self.stacked:
             part = parts[name]
             low, high = (np.repeat(bound[None], size, 0) for bound in (part.low, part.high))  # type: ignore[attr-defined]
             parts[name] = spaces.Box(low, high, dtype=part.dtype.type)  # type: ignore[union-attr]
         self.observation_space = spaces.Dict(parts) if self._is_dict else parts[""]
-        self._frames: dict[str, deque[np.ndarray]] = {name: deque(maxlen=size) for name in self._stacked}
+        self._frames: dict[str, deque[np.ndarray]] = {name: deque(maxlen=size) for name in self.stacked}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """The first observation, repeated."""
+        """The first observation, filled up."""
         obs, info = self.env.reset(seed=seed, options=options)
         for name, frames in self._frames.items():
             first = self._part(obs, name)
-            frames.extend(first for _ in range(frames.maxlen or 0))
+            before = np.zeros_like(first) if self._zeros else first
+            frames.extend([*(before for _ in range(self.size - 1)), first])
         return self._shown(obs), info
 
     def step(self, action: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a logger is told about a run, and the four things it does. Loggers read rows; they never touch training."""
+"""What a logger is told about a run, and the things it does. Loggers read rows; they never touch training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ class RunInfo:
     seed: int
     run_id: str  # unique and stable: kept in run.json, the same after a resume
     group: str | None = None  # the sweep this run belongs to
-    job_type: str | None = None
     resumed: bool = False
     skip_rows: int = 0  # rows below this index were logged before the resume and are not sent again
     step_key: str | None = None  # the x-axis: env_steps, updates or step; None: told from the first row that counts
@@ -49,6 +48,10 @@ class Logger:
 
     def log(self, index: int, row: Row) -> None:
         """One row of metrics; ``index`` counts the rows of the run."""
+
+    def video(self, index: int, row: Row, gif: bytes) -> None:
+        """One row of metrics on an episode, and a GIF of it. A logger that shows no pictures takes the row."""
+        self.log(index, row)
 
     def close(self, status: str, summary: Mapping[str, Any] | None) -> None:
         """Finish with ``completed``, ``interrupted`` or ``failed``; ``summary`` as in summary.json."""

@@ -18,13 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from rlexp.errors import ConfigError
+from rlexp.errors import ConfigError, counted
 from rlexp.loggers.base import RunInfo
-from rlexp.loggers.format import duration, evaluation_text, number, outcome, short_path
+from rlexp.loggers.format import duration, evaluation_text, number, outcome, short_path, trust_text
 
 if TYPE_CHECKING:
     from rlexp.loggers.live import LiveDisplay
 
+NO_ENV = "from_dataset"  # the environment of a run on data alone, by summary.json
 MODES = ("auto", "rich", "plain", "none")
 REDRAW_SECONDS = 0.125
 RATE_SECONDS = 20.0  # the live rate is a mean over this long
@@ -117,7 +118,7 @@ class Console:
         progress.done, progress.total, progress.unit, progress.best = done, total, unit, best
         what = [info.algo, info.env, f"seed {info.seed}", device, loop]
         if info.resumed:
-            what.append(f"resumed at {done:,} {unit}")
+            what.append(f"resumed at {counted(done, unit.removesuffix('s'))}")
         if self.mode == "rich":
             from rlexp.loggers.live import LiveDisplay
 
@@ -223,8 +224,12 @@ def plain_line(progress: Progress, row: Mapping[str, Any]) -> str:
         parts.append(f"return {number(value)}")
     if text := evaluation_text(row, "eval/"):
         parts.append(f"eval {text}")
+    if text := trust_text(row, "eval/"):
+        parts.append(text)
     if (value := row.get("eval/success_rate")) is not None:
         parts.append(f"success {value:.0%}")
+    if (value := row.get("video/return")) is not None:
+        parts.append(f"video of return {number(value)}")
     if rate := row.get(f"time/{unit}_per_second"):
         parts.append(f"{rate:,.0f} {unit}/s")
         if eta := progress.eta(rate):
@@ -242,13 +247,15 @@ def closing_lines(summary: Mapping[str, Any], paths: Mapping[str, Any], trust: S
     status = str(summary.get("status", "completed"))
     mark, colour = STATUS.get(status, ("·", "cyan"))
     unit = "steps" if summary.get("env_steps") else "updates"
-    facts = [f"{summary.get('env_steps') or summary.get('updates') or 0:,} {unit}"]
+    facts = [counted(summary.get("env_steps") or summary.get("updates") or 0, unit.removesuffix("s"))]
     if rate := summary.get(f"{unit}_per_second"):
         facts.append(f"{rate:,.0f} {unit}/s")
     head = f"{mark} {status} in {duration(summary.get('wall_time_s') or 0)}"
     lines: list[Line] = [[], [(head, f"bold {colour}"), (f"  {' · '.join(facts)}", "")]]
     if (reason := summary.get("stop_reason")) not in (None, "budget"):
         lines.append(entry("stopped", STOPS.get(reason, str(reason))))
+    if summary.get("updates") == 0:
+        lines.append(entry("learned", "nothing: it ended before the first update"))
     if final := summary.get("eval"):
         lines.append(entry("evaluation", _evaluation(final), "bold"))
     if best := summary.get("best_eval"):
@@ -260,11 +267,14 @@ def closing_lines(summary: Mapping[str, Any], paths: Mapping[str, Any], trust: S
     lines.append([])
     lines += [entry(label, place_text(place)) for label, place in paths.items()]
     if run := paths.get("run"):
-        commands = ["eval"] if status == "completed" else ["resume", "eval"]
+        place = shlex.quote(place_text(run)) + (f" 'trust=[{','.join(trust)}]'" if trust else "")
+        commands = [f"rlexp eval {place}"]
+        if summary.get("env") == NO_ENV:  # nothing to play in, unless the user has something
+            commands = [f"rlexp predict {place}", f"rlexp eval {place} env=NAME"]
+        if status != "completed":
+            commands.insert(0, f"rlexp resume {place}")
         lines.append([])
-        trusting = f" 'trust=[{','.join(trust)}]'" if trust else ""
-        for label, command in zip(["next", ""], commands):
-            lines.append(entry(label, f"rlexp {command} {shlex.quote(place_text(run))}{trusting}", "cyan"))
+        lines += [entry("" if i else "next", command, "cyan") for i, command in enumerate(commands)]
     return lines
 
 
@@ -280,14 +290,16 @@ def place_text(place: Any) -> str:
 
 def _evaluation(result: Mapping[str, Any]) -> str:
     text = evaluation_text(result)
+    if told := trust_text(result):
+        text += f" ({told})"
     if (rate := result.get("success_rate")) is not None:
         text += f", success {rate:.0%}"
     if states := result.get("states"):
-        text += f" over {states:,} first state{'s' if states != 1 else ''} of the data"
+        text += f" over {counted(states, 'first state')} of the data"
     if episodes := result.get("episodes"):
-        text += f" over {episodes:,} episode{'s' if episodes != 1 else ''}"
+        text += f" over {counted(episodes, 'episode')}"
     if (step := result.get("env_steps") or result.get("updates")) is not None:
-        text += f" at {step:,} {'steps' if result.get('env_steps') else 'updates'}"
+        text += f" at {counted(step, 'step' if result.get('env_steps') else 'update')}"
     return text
 
 

@@ -60,6 +60,14 @@ def evaluation_text(result: Mapping[str, Any], prefix: str = "") -> str:
     return mean_std(value, std) if name == "return" else f"{name} {mean_std(value, std)}"
 
 
+def trust_text(result: Mapping[str, Any], prefix: str = "") -> str:
+    """What an estimate says about itself: ``Bellman error 1.2, drift -0.3``; empty where it says nothing."""
+    told = {"fqe_error": "Bellman error", "fqe_drift": "drift"}
+    return ", ".join(
+        f"{name} {number(value)}" for key, name in told.items() if (value := result.get(prefix + key)) is not None
+    )
+
+
 def duration(seconds: float) -> str:
     """``0:32``, ``1:02:03``, ``2d 03:04:05``."""
     minutes, second = divmod(max(0, round(seconds)), 60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -46,10 +47,20 @@ class LoggerSet:
 
     def log(self, index: int, row: Row) -> None:
         """Send one row to every logger that does not have it yet."""
+        self._send(index, lambda logger: logger.log(index, row))
+
+    def video(self, index: int, row: Row, path: Path) -> None:
+        """Send one row with the video of its episode, an MP4 file."""
+        from rlexp.video import gif_of  # listings need not wait for what it imports
+
+        gif = functools.cache(gif_of)
+        self._send(index, lambda logger: logger.video(index, row, gif(path)))
+
+    def _send(self, index: int, send: Callable[[Logger], None]) -> None:
         for name, logger in list(self._active.items()):
             if index >= self._held[name]:
                 try:
-                    logger.log(index, row)
+                    send(logger)
                 except Exception as error:
                     # Not closed: closing what just failed may hang (wandb waits for its network).
                     del self._active[name]

@@ -9,10 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from rlexp.errors import counted
 from rlexp.loggers.console import STATUS, Line, entry, is_terminal, place_text, print_plain
 from rlexp.loggers.format import duration, evaluation_text, mean_std, number, printable
 
-STYLES = {status: colour for status, (_, colour) in STATUS.items()} | {"running": "cyan"}
+STYLES = {status: colour for status, (_, colour) in STATUS.items()} | {"running": "cyan", "pruned": "yellow"}
 
 
 def print_table(
@@ -76,13 +77,14 @@ def print_choices(group: str, choices: Mapping[str, str], *, file: TextIO | None
     print_table([group, "what it is"], [[name, text] for name, text in choices.items()], file=file)
 
 
-def print_runs(runs: Sequence[Mapping[str, Any]], *, file: TextIO | None = None) -> None:
-    """Run directories: each is its summary.json (whatever of it exists) with a ``name``."""
-    columns = ["run", "status", "algo", "env", "seed", "steps", "updates", "time", "eval", "best"]
+def print_runs(runs: Sequence[Mapping[str, Any]], *, settings: Sequence[str] = (), file: TextIO | None = None) -> None:
+    """Run directories: each is its summary.json (whatever of it exists) with a ``name``, and the ``settings`` shown."""
+    columns = ["run", "status", "done", "algo", "env", "seed", "steps", "updates", "time", "eval", "best", *settings]
     rows = [
         [
             str(run["name"]),
             str(run.get("status", "")),
+            "" if run.get("progress") is None else f"{run['progress']:.0%}",
             str(run.get("algo", "")),
             str(run.get("env", "")),
             str(run.get("seed", "")),
@@ -91,32 +93,74 @@ def print_runs(runs: Sequence[Mapping[str, Any]], *, file: TextIO | None = None)
             "" if run.get("wall_time_s") is None else duration(run["wall_time_s"]),
             _return(run.get("eval")),
             _return(run.get("best_eval")),
+            *(str(run.get("settings", {}).get(key, "")) for key in settings),
         ]
         for run in runs
     ]
     used = [index for index in range(len(columns)) if index == 0 or any(row[index] for row in rows)]
+    right = {"done", "seed", "steps", "updates", "time", "eval", "best"}
+    _print_fitting(columns, rows, used, ("updates", "algo", "seed", "env", "time", "done", "best"), right, file)
+
+
+def print_presets(presets: Sequence[Mapping[str, str]], *, file: TextIO | None = None) -> None:
+    """Presets of the zoo: each has a ``preset``, and whatever else is known of it."""
+    columns = list(presets[0])
+    rows = [list(preset.values()) for preset in presets]
+    right = {"target", "budget", "n", "time"}
+    _print_fitting(columns, rows, list(range(len(columns))), ("algo", "env", "time", "n", "budget", "met"), right, file)
+
+
+def _print_fitting(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    used: list[int],
+    dispensable: Sequence[str],
+    right: Collection[str],
+    file: TextIO | None,
+) -> None:
+    """A table of some columns; those that are dispensable are left out, in that order, where a terminal is narrow."""
     file = sys.stdout if file is None else file
     if is_terminal(file):
         # A name is typed into the next command, so it is kept whole; what it says already goes first.
         width = shutil.get_terminal_size().columns
         needs = [max(len(cell) for cell in column) + 3 for column in zip(columns, *rows)]
-        for name in ("updates", "algo", "seed", "env", "time", "best"):
+        for name in dispensable:
             if sum(needs[i] for i in used) - 3 > width:
                 used = [i for i in used if columns[i] != name]
-    right = {"seed", "steps", "updates", "time", "eval", "best"}
     print_table([columns[i] for i in used], [[row[i] for i in used] for row in rows], right=right, file=file)
 
 
-def print_sweep(jobs: Sequence[Mapping[str, Any]], folder: Path, *, file: TextIO | None = None) -> None:
-    """How the jobs of a sweep ended: each is an entry of ``rlexp list runs`` with the ``label`` that tells it apart."""
+def print_sweep(
+    jobs: Sequence[Mapping[str, Any]],
+    folder: Path,
+    total: int,
+    notes: Sequence[tuple[str, str]] = (),
+    *,
+    file: TextIO | None = None,
+) -> None:
+    """How the jobs of a sweep ended: each is an entry of ``rlexp list runs`` with the ``label`` that tells it apart.
+
+    ``total`` is the number of jobs there are to be in the end, ``notes`` are further lines, with what they are.
+    """
     file = sys.stdout if file is None else file
-    completed = sum(job["status"] == "completed" for job in jobs)
+    counts = {status: sum(job["status"] == status for job in jobs) for status in ("completed", "pruned")}
     print_line([], file)
-    rows = [[str(job["label"]), str(job["status"]), _return(job.get("eval"))] for job in jobs]
-    print_table(["job", "status", "return"], rows, right={"return"}, file=file)
-    print_line([], file)
-    print_line([(f"{completed} of {len(jobs)} jobs completed", "bold"), (f"  {place_text(folder)}", "")], file)
-    print_line(entry("next", f"rlexp list runs {shlex.quote(place_text(folder))}", "cyan"), file)
+    rows = [
+        [str(number), str(job["label"]), str(job["status"]), _return(job.get("eval"))]
+        for number, job in enumerate(jobs, start=1)
+    ]
+    if rows:
+        print_table(["job", "what", "status", "return"], rows, right={"job", "return"}, file=file)
+        print_line([], file)
+    pruned = f", {counts['pruned']} pruned" if counts["pruned"] else ""
+    place = place_text(folder)
+    print_line(
+        [(f"{counts['completed']} of {counted(total, 'job')} completed{pruned}", "bold"), (f"  {place}", "")], file
+    )
+    for name, text in notes:
+        print_line(entry(name, text), file)
+    following = "list runs" if sum(counts.values()) == total else "resume"
+    print_line(entry("next", f"rlexp {following} {shlex.quote(place)}", "cyan"), file)
 
 
 def print_evaluation(

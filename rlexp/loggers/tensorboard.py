@@ -26,7 +26,7 @@ _file_number = itertools.count()
 @component("logger", "tensorboard")
 @dataclass(eq=False, kw_only=True)
 class TensorBoardLogger(Logger):
-    """Scalars over environment steps (offline: updates), the config as text and as hyperparameters."""
+    """Scalars and videos over environment steps (offline: updates), the config as text and as hyperparameters."""
 
     hparams: bool = True  # fill the HPARAMS tab, which compares the settings of runs
 
@@ -71,6 +71,18 @@ class TensorBoardLogger(Logger):
                 wall_time=time.time(), step=int(row.get(axis, row.get("env_steps", 0))), summary=Summary(value=scalars)
             )
         )
+
+    def video(self, index: int, row: Row, gif: bytes) -> None:
+        """The row, and the video as an image, which TensorBoard shows moving."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        self.log(index, row)
+        width, height = (int.from_bytes(gif[at : at + 2], "little") for at in (6, 8))  # as its header says
+        image = Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=gif)
+        step = int(row.get(self._info.axis(row) or "env_steps", 0))
+        summary = Summary(value=[Summary.Value(tag="video", image=image)])
+        self._write(Event(wall_time=time.time(), step=step, summary=summary))
 
     def close(self, status: str, summary: Mapping[str, Any] | None) -> None:
         """Close the file."""

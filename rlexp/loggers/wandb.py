@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -35,7 +36,7 @@ class WandbLogger(Logger):
     mode: WandbMode = WandbMode.online  # offline: kept in the run directory for `wandb sync`; WANDB_MODE is obeyed
     name: str | None = None  # shown in the run table; null: the run's own name
     group: str | None = None  # runs shown as one; null: the sweep the run belongs to
-    job_type: str | None = None  # sorts runs within a group; null: the run's own
+    job_type: str | None = None  # sorts runs within a group; null: the algorithm's name
     tags: list[str] = field(default_factory=list)  # labels to filter by
     notes: str | None = None  # a sentence on what the run is for
 
@@ -62,7 +63,7 @@ class WandbLogger(Logger):
                     resume="allow" if info.resumed else None,
                     name=self.name or info.name,
                     group=self.group or info.group,
-                    job_type=self.job_type or info.job_type,
+                    job_type=self.job_type or info.algo,
                     tags=self.tags or None,
                     notes=self.notes,
                     dir=str(info.path),  # wandb adds the folder `wandb`
@@ -79,6 +80,13 @@ class WandbLogger(Logger):
 
     def log(self, index: int, row: Row) -> None:
         """Send a row. Its index is wandb's step, so that a row sent twice is dropped by wandb itself."""
+        self._send(index, row)
+
+    def video(self, index: int, row: Row, gif: bytes) -> None:
+        """A row with the video."""
+        self._send(index, {**row, "video": _import_wandb().Video(io.BytesIO(gif), format="gif")})
+
+    def _send(self, index: int, row: Row) -> None:
         if not self._has_axis and (axis := self._info.axis(row)):
             self._define_axis(axis)
         self._run.log({key: value for key, value in row.items() if value is not None}, step=index, commit=True)
@@ -99,9 +107,10 @@ class WandbLogger(Logger):
         return str(self._run.url)
 
     def _define_axis(self, axis: str) -> None:
-        self._run.define_metric("env_steps")
-        self._run.define_metric("updates")
-        self._run.define_metric(axis)
+        # Panels fall into sections by what stands before the slash, in order: eval, loss, …, rollout, time. Counters
+        # have no slash and would fill a section of their own in front; they are axes, so they are not drawn.
+        for counter in ("env_steps", "updates", "time_s"):
+            self._run.define_metric(counter, hidden=True)
         self._run.define_metric("*", step_metric=axis)
         for key in ("eval/return_mean", "eval/fqe_value", "eval/initial_value", "rollout/return_mean"):
             self._run.define_metric(key, step_metric=axis, summary="last,max")

@@ -6,32 +6,31 @@
 | discrete, multi-discrete         | one-hot, one block per variable                       |
 | multi-binary                     | 0.0 or 1.0                                            |
 | uint8 box that is not an image   | flattened, scaled to [0, 1]                           |
-| image: uint8 box, 3 or 4 axes    | the Nature CNN's 512 features (``flat``: as above)    |
+| image: uint8 box, 3 or 4 axes    | those of a CNN (``flat``: as above)                   |
 
 A dict observation is the concatenation of its leaves in the order of the spec, but for an action mask.
 The channel axis of an image is the shorter of its first and last axis (channels first if they are equal), which holds
 for grey, RGB and stacks of grey frames alike; a fourth, leading axis is a stack of frames and joins the channels.
+Images stay bytes until their CNN scales them. The CNNs themselves are in `cnn.py`.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from rlexp.envs.spec import EnvSpec, Leaf, ObsSpec
 from rlexp.errors import ConfigError
-from rlexp.models.layers import Init, init_weights
+from rlexp.models.cnn import CNN, DrQv2CNN, ImpalaCNN, NatureCNN, byte_scale
+from rlexp.models.layers import Init
 
 if TYPE_CHECKING:
-    from rlexp.envs.spec import Leaf, ObsSpec
     from rlexp.types import Obs
-
-_MIN_SIDE = 36  # the smallest image from which the Nature CNN's three convolutions leave one pixel
-_CNN_FEATURES = 512
 
 
 class EncoderKind(Enum):
@@ -40,6 +39,15 @@ class EncoderKind(Enum):
     auto = "auto"
     flat = "flat"
     nature_cnn = "nature_cnn"
+    impala = "impala"
+    drq_v2 = "drq_v2"
+
+
+CNNS: dict[EncoderKind, type[CNN]] = {
+    EncoderKind.nature_cnn: NatureCNN,
+    EncoderKind.impala: ImpalaCNN,
+    EncoderKind.drq_v2: DrQv2CNN,
+}
 
 
 def is_image(leaf: Leaf) -> bool:
@@ -47,37 +55,47 @@ def is_image(leaf: Leaf) -> bool:
     return leaf.kind == "box" and leaf.dtype == "uint8" and len(leaf.shape) in (3, 4)
 
 
-def channels_first(shape: tuple[int, ...]) -> bool:
-    """Whether the last three axes of an image's shape are (channels, height, width)."""
-    return shape[-3] <= shape[-1]
+def feature_spec(spec: EnvSpec, size: int) -> EnvSpec:
+    """The spec of an environment whose observations are ``size`` features."""
+    return replace(spec, obs=ObsSpec({"": Leaf("box", (size,), "float32")}, single=True))
 
 
 class Encoder(nn.Module):
     """Observations ``[..., *leaf shape]`` to features ``[..., out]``.
 
     ``identity`` says that the observation (one float vector) already is its features, so that the call can be skipped.
+    ``cnn`` is what ``auto`` means for images.
     """
 
-    def __init__(self, obs: ObsSpec, kind: EncoderKind = EncoderKind.auto, init: Init = "torch") -> None:
+    def __init__(
+        self,
+        obs: ObsSpec,
+        kind: EncoderKind = EncoderKind.auto,
+        init: Init = "torch",
+        cnn: EncoderKind = EncoderKind.nature_cnn,
+    ) -> None:
         super().__init__()
         leaves = obs.seen
         images = [name for name, leaf in leaves.items() if is_image(leaf)]
-        if kind is EncoderKind.nature_cnn and not images:
+        if kind in CNNS and not images:
             shapes = ", ".join(f"{name or 'obs'}: {leaf.dtype} {leaf.shape}" for name, leaf in leaves.items())
             raise ConfigError(
-                f"model.encoder=nature_cnn needs an image, a uint8 box with 3 axes, but the observation has none "
+                f"model.encoder={kind.value} needs an image, a uint8 box with 3 axes, but the observation has none "
                 f"({shapes}). Use model=auto or model=mlp."
             )
         if kind is EncoderKind.flat:
             images = []
+        make = CNNS[cnn if kind is EncoderKind.auto else kind] if images else NatureCNN
         encoders = [
-            NatureCNN(name, leaf, init) if name in images else _vector_encoder(leaf) for name, leaf in leaves.items()
+            make(name, leaf, init) if name in images else _vector_encoder(leaf) for name, leaf in leaves.items()
         ]
         self.single = obs.single
         self.identity = obs.single and encoders[0] is None
         self.image_only = len(images) == len(encoders)
+        self.dense = make.dense  # the CNN ends with a layer of units, so that a head may follow
+        self.learned = bool(images)
         widths = [
-            leaf_width(leaf) if not isinstance(encoder, NatureCNN) else encoder.out
+            leaf_width(leaf) if not isinstance(encoder, CNN) else encoder.out
             for leaf, encoder in zip(leaves.values(), encoders)
         ]
         self.out = sum(widths)
@@ -132,58 +150,9 @@ class Flatten(nn.Module):
     def __init__(self, leaf: Leaf) -> None:
         super().__init__()
         self.axes = len(leaf.shape)
-        self.scale = _byte_scale(leaf)
+        self.scale = byte_scale(leaf)
 
     def forward(self, x: Tensor) -> Tensor:
         """The flattened, scaled floats."""
         x = x.unsqueeze(-1) if self.axes == 0 else x.flatten(-self.axes)
         return x.to(torch.float32) if self.scale is None else x / self.scale
-
-
-def _byte_scale(leaf: Leaf) -> float | None:
-    if leaf.dtype != "uint8":
-        return None
-    return leaf.high if leaf.high else 255.0
-
-
-class NatureCNN(nn.Module):
-    """The convolutional network of Mnih et al. (2015) up to its 512 features, for images of at least 36×36."""
-
-    def __init__(self, name: str, leaf: Leaf, init: Init = "torch") -> None:
-        super().__init__()
-        *stack, first, middle, last = leaf.shape
-        self.channels_first = channels_first(leaf.shape)
-        self.axes = len(leaf.shape)
-        channels, height, width = (first, middle, last) if self.channels_first else (last, first, middle)
-        if min(height, width) < _MIN_SIDE:
-            raise ConfigError(
-                f"The observation{f' {name!r}' if name else ''} is an image of {height}×{width}; "
-                f"the Nature CNN needs at least {_MIN_SIDE}×{_MIN_SIDE}. Enlarge it with "
-                "env.wrappers=[{_target_: gymnasium.wrappers.ResizeObservation, shape: [84, 84]}], "
-                "or use model.encoder=flat."
-            )
-        self.scale = _byte_scale(leaf) or 255.0
-        self.out = _CNN_FEATURES
-        self.channels = math.prod(stack) * channels
-        self.convolutions = nn.ModuleList(
-            [
-                nn.Conv2d(self.channels, 32, 8, stride=4),
-                nn.Conv2d(32, 64, 4, stride=2),
-                nn.Conv2d(64, 64, 3, stride=1),
-            ]
-        )
-        left_height, left_width = ((((side - 8) // 4 + 1) - 4) // 2 + 1 - 2 for side in (height, width))
-        self.linear = nn.Linear(64 * left_height * left_width, self.out)
-        gain = math.sqrt(2) if init == "orthogonal" else None
-        for layer in (*self.convolutions, self.linear):
-            init_weights(layer.weight, layer.bias, init, gain)  # type: ignore[arg-type]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The features of images with any leading axes."""
-        batch = x.shape[: -self.axes]
-        if not self.channels_first:
-            x = x.movedim(-1, -3)
-        x = (x / self.scale).reshape(-1, self.channels, *x.shape[-2:])
-        for convolution in self.convolutions:
-            x = torch.relu(convolution(x))
-        return torch.relu(functional.linear(x.flatten(1), self.linear.weight, self.linear.bias)).view(*batch, self.out)

@@ -219,6 +219,7 @@ class MLP(nn.Module):
         self.out = widths[-1] if out is None else out
         self.ensemble = ensemble
         self.norm = norm
+        self.hidden, self.activation = tuple(hidden), activation
         self.layers = nn.ModuleList(layers)
         self._noise_sizes = [] if noisy is None else [sum(layer.weight.shape) for layer in layers]
         self.noise_size = sum(self._noise_sizes)

@@ -36,6 +36,8 @@ class NetDefaults:
     init: Init = "torch"
     hidden_gain: float = math.sqrt(2)  # of the orthogonal initialisation of hidden layers
     critic: bool = False  # it judges states or actions: the model's settings for critics hold
+    cnn: EncoderKind = EncoderKind.nature_cnn  # what sees images, unless the model says
+    features: bool = False  # its observations are features already: the model's encoder is not meant for them
     says_train: bool = False  # the algorithm says train=True in the passes that train it, so BatchRenorm is possible
 
     def of_critic(self) -> NetDefaults:
@@ -55,16 +57,35 @@ class Net(MLP):
         super().__init__(encoder.out + action_dim, out, **settings)  # type: ignore[arg-type]
         self.encoder = None if encoder.identity else encoder
         self.action_dim = action_dim
+        self._lender: tuple[
+            Net, ...
+        ] = ()  # whose encoder this network uses; a tuple, so that it is no part of this one
+
+    def borrow_encoder(self, lender: Net) -> None:
+        """See through the encoder of another network, which keeps it as its own, from now on."""
+        self.encoder, self._lender = None, (lender,)
+
+    def encode(self, obs: Obs) -> Tensor:
+        """The features of observations."""
+        if self._lender:
+            return self._lender[0].encode(obs)
+        return obs if self.encoder is None else self.encoder(obs)  # type: ignore[return-value]
 
     def forward(  # type: ignore[override]
         self, obs: Obs, action: Tensor | None = None, noise: Tensor | None = None, train: bool = False
     ) -> Tensor:
         """Outputs for observations, and for actions where the network was built with ``action_dim``."""
-        out = super().forward(self._inputs(obs, action), noise, train)
+        return self.decode(self.encode(obs), action, noise, train)
+
+    def decode(
+        self, x: Tensor, action: Tensor | None = None, noise: Tensor | None = None, train: bool = False
+    ) -> Tensor:
+        """The same for features."""
+        out = super().forward(self._inputs(x, action), noise, train)
         return out.float() if out.dtype is torch.bfloat16 else out  # losses stay in full precision under autocast
 
-    def _inputs(self, obs: Obs, action: Tensor | None) -> Tensor:
-        x: Tensor = obs if self.encoder is None else self.encoder(obs)  # type: ignore[assignment]
+    def _inputs(self, x: Tensor, action: Tensor | None) -> Tensor:
+        """Features and actions side by side."""
         if action is None:
             return x
         if action.dim() > x.dim():
@@ -73,7 +94,7 @@ class Net(MLP):
 
     def first_of(self, obs: Obs, action: Tensor) -> Tensor:
         """What the first member of an ensemble says, ``[B, out]``."""
-        out = self.first(self._inputs(obs, action))
+        out = self.first(self._inputs(self.encode(obs), action))
         return out.float() if out.dtype is torch.bfloat16 else out
 
 
@@ -85,6 +106,7 @@ class Network:
     encoder: EncoderKind = (
         EncoderKind.auto
     )  # how observations become features; auto: a CNN for images, flat for the rest
+    shared_encoder: bool = False  # PPO, A2C: actor and critic see images through one CNN, trained by both
     hidden: tuple[int, ...] | None = (
         None  # widths of the hidden layers; null: the algorithm's own (none behind a lone CNN)
     )
@@ -124,8 +146,27 @@ class Network:
                     f"model.{name} has no effect: {algo} has no critics apart from its other networks. "
                     f"Use model.{name.removeprefix('critic_')}, which holds for all."
                 )
+        if self.shared_encoder and "shared_encoder" not in self._used:
+            raise ConfigError(
+                f"model.shared_encoder has no effect: {algo} has no actor and critic that could share a CNN, or there "
+                "are no images to see. It is for PPO and A2C on images."
+            )
+        for name in given:
             if name.startswith("renorm_") and "renorm_" not in self._used:
                 raise ConfigError(f"model.{name} has no effect: no network of {algo} has BatchRenorm.")
+
+    def build_encoder(self, spec: EnvSpec, defaults: NetDefaults) -> Encoder:
+        """What turns observations into features, alone."""
+        return Encoder(spec.obs, self.encoder, defaults.init, defaults.cnn)
+
+    def share_encoder(self, owner: Any, *others: Any) -> bool:
+        """Let networks see through one encoder, if that is wanted and there is a CNN; whether they do."""
+        if not self.shared_encoder or owner.encoder is None or not owner.encoder.learned:
+            return False
+        self._used.add("shared_encoder")
+        for other in others:
+            other.borrow_encoder(owner)
+        return True
 
     def build(
         self,
@@ -147,11 +188,13 @@ class Network:
         critic = defaults.critic
         if critic:
             self._used.add("critic_")
-        encoder = Encoder(spec.obs, self.encoder, defaults.init)
+        kind = EncoderKind.flat if defaults.features else self.encoder
+        encoder = Encoder(spec.obs, kind, defaults.init, defaults.cnn)
         hidden = self._of("hidden", critic)
         if hidden is None:
             # The CNN ends with a layer of 512 of its own (Mnih et al., 2015); an action still has to be mixed in.
-            hidden = () if encoder.image_only and not action_dim and not self.residual else defaults.hidden
+            enough = encoder.image_only and encoder.dense and not action_dim and not self.residual
+            hidden = () if enough else defaults.hidden
         if not hidden and (self._of("dropout", critic) or self._of("norm", critic) not in (None, Norm.none)):
             raise ConfigError(
                 "model.dropout and model.norm have no effect on a network without hidden layers, as it is behind a "

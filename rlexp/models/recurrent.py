@@ -76,5 +76,17 @@ class Recurrent(nn.Module):
 
     def step(self, obs: Obs, carry: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs ``[B, out]`` for one observation of each of B episodes, and the state after it."""
+        if torch.compiler.is_exporting():  # by torch's own cell: the loop here writes in place, which ONNX cannot say
+            return self._exported_step(obs, carry)
         out, carry = self(tree_map(lambda leaf: leaf.unsqueeze(0), obs), carry)
         return out.squeeze(0), carry
+
+    def _exported_step(self, obs: Obs, carry: Tensor) -> tuple[Tensor, Tensor]:
+        """The same for whoever reads an exported policy."""
+        features = self.encoder(obs)
+        if self.kind is Recurrence.lstm:
+            hidden, cells = self.cell(features, tuple(carry.split(self.size, -1)))
+            carry = torch.cat((hidden, cells), -1)
+        else:
+            hidden = carry = self.cell(features, carry)
+        return self.head(hidden), carry

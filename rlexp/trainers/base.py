@@ -18,7 +18,7 @@ from rlexp.callbacks import Callback
 from rlexp.config.fields import Count, Natural, Positive
 from rlexp.datasets import Transitions
 from rlexp.envs import GymEnv
-from rlexp.evaluation import Evaluation
+from rlexp.evaluation import Evaluation, Evaluator
 from rlexp.evaluators.base import Estimate, EvaluationMethod
 from rlexp.policy import Policy
 from rlexp.recorder import Recorder
@@ -26,6 +26,7 @@ from rlexp.run_dir import RunDir
 from rlexp.seeding import derive_seed
 from rlexp.starting import Origin
 from rlexp.types import Batch, Rollout, Update
+from rlexp.video import open_video
 
 STOPPING_FIELDS = ("total_steps", "total_updates", "total_epochs", "max_seconds", "stop_return", "patience")  # of a run
 RECENT_EPISODES = 100  # training episodes whose mean return is reported
@@ -50,6 +51,7 @@ class Workspace:
     run_dir: RunDir
     seed: int
     dataset: Transitions | None = None  # until the trainer has taken it into its memory
+    camera: Evaluator | None = None  # plays the episodes that are filmed
     reward_map: tuple[float, float] = (1.0, 0.0)  # factor and summand of rewards, as the dataset says
     dataset_hash: str | None = None
     origin: Origin | None = None  # where the agent comes from, if it has learned in an earlier run
@@ -66,7 +68,16 @@ class Trainer(ABC):
     reserved: ClassVar[frozenset[str]] = frozenset(  # attributes that bind() sets: no setting may be called so
         {"work", "policy", "algo", "collector", "env_steps", "updates", "seconds_before", "started", "episodes"}
         | {"successes"}
-        | {"metrics", "last_eval", "last_eval_clock", "best_eval", "evals_since_best", "new_best", "stop_reason"}
+        | {
+            "metrics",
+            "last_log_step",
+            "last_eval",
+            "last_eval_clock",
+            "best_eval",
+            "evals_since_best",
+            "new_best",
+            "stop_reason",
+        }
     )
 
     total_steps: Count = 100_000  # budget in environment steps
@@ -74,6 +85,7 @@ class Trainer(ABC):
     log_interval: Count = 1_000  # steps between rows of metrics
     eval_interval: Natural = 10_000  # steps between evaluations; 0: only at the end
     eval_episodes: Natural = 10  # episodes of an evaluation; 0: never evaluate
+    video_interval: Natural = 0  # steps between videos of an episode, for the folder videos and the loggers; 0: none
     checkpoint_interval: Natural = 10_000  # steps between checkpoints; 0: only at a new best and at the end
     keep_checkpoints: Count = 2  # newest checkpoints kept, beside the best one
     stop_return: float | None = None  # stop as soon as an evaluation reaches this mean return (or estimated value)
@@ -152,6 +164,9 @@ class Trainer(ABC):
     def plan(self, rows: int) -> None:  # noqa: B027 (only the offline loop plans by its data)
         """Told how many transitions the dataset has, before :meth:`planned_updates` is asked."""
 
+    def check_budget(self, num_envs: int) -> None:  # noqa: B027 (most loops learn from the beginning)
+        """Refuse a new run that would end before its first update."""
+
     @abstractmethod
     def planned_updates(self, algo: Algorithm, num_envs: int) -> int:
         """Optimizer steps the whole budget leads to: decides whether compiling pays."""
@@ -170,6 +185,7 @@ class Trainer(ABC):
         self.episodes: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
         self.successes: deque[float] = deque(maxlen=RECENT_EPISODES)  # of the episodes whose environment tells
         self.metrics: dict[str, Any] = {}  # of the latest update; read when logged
+        self.last_log_step = -1  # where the newest row of metrics was written
         self.last_eval: dict[str, float] | None = None
         self.last_eval_clock = -1
         self.best_eval: dict[str, float] | None = None
@@ -197,6 +213,8 @@ class Trainer(ABC):
             self.iterate()
             work.recorder.tick(self.clock, self.budget)
             self._after(before)
+        if self.last_log_step != self.step:
+            self.log()
         if self.eval_episodes and self.last_eval_clock != self.clock:
             self.evaluate()
         for callback in work.callbacks:
@@ -231,6 +249,8 @@ class Trainer(ABC):
             self.log()
         if self.eval_episodes and self._crossed(self.eval_interval, before):
             self.evaluate()
+        if self._crossed(self.video_interval, before):
+            self.film()
         for callback in self.work.callbacks:
             callback.on_step(self)
         if self._crossed(self.checkpoint_interval, before) or self.new_best:
@@ -241,7 +261,7 @@ class Trainer(ABC):
 
     def until_next_event(self, limit: int) -> int:
         """How far the clock may advance at once without passing a budget or an interval's end."""
-        intervals = [self.log_interval, self.eval_interval, self.checkpoint_interval]
+        intervals = [self.log_interval, self.eval_interval, self.video_interval, self.checkpoint_interval]
         distances = [interval - self.clock % interval for interval in intervals if interval > 0]
         return max(1, min(limit, self.budget - self.clock, *distances))
 
@@ -290,6 +310,7 @@ class Trainer(ABC):
         row |= {f"schedule/{name}": value for name, value in self.algo.scheduled_values().items()}
         row |= self.loop_metrics()
         row[f"time/{self.unit}_per_second"] = round(self.clock / max(self.seconds(), 1e-9), 1)
+        self.last_log_step = self.step
         self.work.recorder.write(row)
 
     def loop_metrics(self) -> dict[str, float]:
@@ -311,6 +332,16 @@ class Trainer(ABC):
         self._decide_early_stop(evaluation)
         for callback in self.work.callbacks:
             callback.on_eval(self, evaluation)
+
+    def film(self) -> None:
+        """Write a video of one episode of the greedy policy; its environment and random numbers are its own."""
+        assert self.work.camera is not None
+        seed = derive_seed(self.work.seed, "video", self.updates, self.env_steps)
+        path = self.work.run_dir.video_path(self.checkpoint_number)
+        with open_video(path) as video:
+            played = self.work.camera(self.policy, 1, seed=seed, video=video)
+        row = {"video/return": played.returns[0], "video/length": played.lengths[0]}
+        self.work.recorder.video(self.counters() | row, path)
 
     @property
     def best_score(self) -> float | None:
@@ -362,6 +393,7 @@ class Trainer(ABC):
                 "episodes": [[ret, length] for ret, length in self.episodes],
                 "successes": list(self.successes),
                 "metrics": {name: float(value) for name, value in self.metrics.items()},
+                "last_log_step": self.last_log_step,
                 "last_eval": self.last_eval,
                 "last_eval_clock": self.last_eval_clock,
                 "best_eval": self.best_eval,
@@ -377,7 +409,7 @@ class Trainer(ABC):
         self.seconds_before = progress["seconds"]
         self.episodes.extend((ret, length) for ret, length in progress["episodes"])
         self.successes.extend(progress["successes"])
-        self.metrics = progress["metrics"]
+        self.metrics, self.last_log_step = progress["metrics"], progress["last_log_step"]
         self.last_eval, self.last_eval_clock = progress["last_eval"], progress["last_eval_clock"]
         self.best_eval, self.evals_since_best = progress["best_eval"], progress["evals_since_best"]
         if any(each is not None and self.work.evaluator.key not in each for each in (self.last_eval, self.best_eval)):
@@ -391,7 +423,7 @@ class Trainer(ABC):
 
 def _checked_progress(progress: dict[str, Any]) -> dict[str, Any]:
     """The counters and results of a checkpoint, which may be a stranger's; ValueError if they cannot be any."""
-    progress = {"successes": [], **progress}  # not in the first checkpoints of this format
+    progress = {"successes": [], "last_log_step": -1, **progress}  # not in the first checkpoints of this format
     evals = [progress[name] for name in ("last_eval", "best_eval") if progress[name] is not None]
     numbers = [
         progress["seconds"],
@@ -401,7 +433,7 @@ def _checked_progress(progress: dict[str, Any]) -> dict[str, Any]:
     ]
     episodes = [number for episode in progress["episodes"] for number in episode]
     counters = [progress[name] for name in ("env_steps", "updates", "rows", "evals_since_best")]
-    counters.append(progress["last_eval_clock"] + 1)  # -1: never
+    counters += [progress["last_eval_clock"] + 1, progress["last_log_step"] + 1]  # -1: never
     if not all(type(number) in (int, float) for number in numbers + episodes) or not progress["seconds"] >= 0:
         raise ValueError("progress holds something that is not a number")
     if not all(type(counter) is int and 0 <= counter < 2**62 for counter in counters):

@@ -115,6 +115,11 @@ class Mixed(Replay):
         """Pretraining updates and environment steps together: it only grows."""
         return min(self.updates, self.offline_pretrain_updates) + self.env_steps
 
+    def check_budget(self, num_envs: int) -> None:
+        """Pretraining is learning, too."""
+        if not self.offline_pretrain_updates:
+            super().check_budget(num_envs)
+
     def planned_updates(self, algo: Any, num_envs: int) -> int:
         """Pretraining and online updates."""
         return self.offline_pretrain_updates + super().planned_updates(algo, num_envs)

@@ -14,6 +14,7 @@ from rlexp.buffers import ReplayBuffer
 from rlexp.buffers.derived import LAMBDA_RETURN
 from rlexp.config.component import component
 from rlexp.config.fields import Count, Natural, Range, Share, Size
+from rlexp.datasets.describing import describe
 from rlexp.errors import CheckpointError, ConfigError, DataError
 from rlexp.seeding import derive_seed
 from rlexp.trainers.from_memory import FromMemory, derive_columns, sample_batches
@@ -38,6 +39,7 @@ class Offline(FromMemory):
     best_episodes: Share = 1.0  # part of the dataset's episodes that is learned from, those of the highest return
     log_interval: Count = 1_000  # updates between rows of metrics
     eval_interval: Natural = 10_000  # updates between evaluations; 0: only at the end
+    video_interval: Natural = 0  # updates between videos of an episode, for the folder videos and the loggers; 0: none
     checkpoint_interval: Natural = 10_000  # updates between checkpoints; 0: only at a new best and at the end
 
     def __post_init__(self) -> None:
@@ -55,7 +57,8 @@ class Offline(FromMemory):
         self.buffer = self.work.buffer
         if self.best_episodes < 1:
             assert self.work.dataset is not None
-            self.work.dataset = self.work.dataset.best_episodes(self.best_episodes)
+            self.work.dataset = best = self.work.dataset.best_episodes(self.best_episodes)
+            self.work.recorder.console.note(f"trainer.best_episodes={self.best_episodes:g} of these: {describe(best)}.")
         load_dataset(self.buffer, self.work, float(self.algo.gamma))
         self.plan(len(self.buffer))
 

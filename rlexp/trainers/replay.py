@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -10,6 +11,7 @@ from rlexp.algos.base import REPLAY
 from rlexp.buffers import ReplayBuffer
 from rlexp.config.component import component
 from rlexp.config.fields import Count, Natural, Size
+from rlexp.errors import ConfigError
 from rlexp.seeding import generator_state, numpy_generator, restore_generator
 from rlexp.trainers.collecting import Collector
 from rlexp.trainers.from_memory import FromMemory, derive_columns, sample_batches
@@ -86,6 +88,17 @@ class Replay(FromMemory):
     def sample(self, k: int) -> Batch:
         """``k`` batches, one after the other in [k·B, …]."""
         return sample_batches(self.buffer, self.batch_size, k, self.progress)
+
+    def check_budget(self, num_envs: int) -> None:
+        """Refuse a budget that is spent before learning starts."""
+        end = math.ceil(self.total_steps / num_envs) * num_envs
+        first = (self.learning_starts // self.train_frequency + 1) * self.train_frequency
+        if end < first:
+            raise ConfigError(
+                f"trainer.total_steps={self.total_steps} would end the run before its first update, at step {first} "
+                f"(trainer.learning_starts={self.learning_starts}, trainer.train_frequency={self.train_frequency}). "
+                "Give more steps, or let learning start earlier."
+            )
 
     def planned_updates(self, algo: Any, num_envs: int) -> int:
         """Updates over the whole budget."""

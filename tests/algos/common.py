@@ -91,10 +91,10 @@ def small_overrides(name: str, loop: str | None = None) -> list[str]:
     given += ["trainer.total_updates=120" if loop == OFFLINE else "trainer.total_steps=120"]
     if loop == ON_POLICY:
         return [*given, "buffer=rollout", "trainer.rollout_steps=10"]
-    given += ["buffer.capacity=70", "trainer.batch_size=8"]
+    given += ["trainer.batch_size=8", *([] if loop == OFFLINE else ["buffer.capacity=70"])]
     if loop in (REPLAY, MIXED):
-        # Trainings at 70 and 105 steps: a resume from 80 has to know the metrics of the first one.
-        given += ["trainer.learning_starts=52", "trainer.train_frequency=35", "trainer.gradient_updates_per_step=12"]
+        # Trainings at 60, 90 and 120 steps: a resume from 80 has to know the metrics of the first one.
+        given += ["trainer.learning_starts=52", "trainer.train_frequency=30", "trainer.gradient_updates_per_step=8"]
     return given + (["dataset=random", "dataset.size=100"] if loop in (OFFLINE, MIXED) else ["dataset=null"])
 
 

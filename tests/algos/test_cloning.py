@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal
 
-from rlexp.algos import AWAC, AWR, BC, CRR, IQL, MARWIL, XQL
+from rlexp.algos import AWAC, AWR, BC, CQL, CRR, IQL, MARWIL, XQL, CalQL
 from rlexp.algos.bc import BCObjective
 from rlexp.algos.crr import AdvantageType, WeightType
 from rlexp.errors import ConfigError
@@ -264,3 +264,18 @@ def test_awr_clones_by_standardised_advantages(kind: str) -> None:
     assert 0 < sum(weight == 2.0 for weight in weights) < ROWS
     assert metrics["loss/value"] == pytest.approx(sum(each**2 for each in advantage) / ROWS, rel=1e-4)
     assert metrics["loss/actor"] == pytest.approx(loss, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: CRR(weight_type=WeightType.binary, beta=0.5), "beta has no effect with weight_type=binary"),
+        (lambda: CRR(weight_type=WeightType.binary, max_weight=5.0), "max_weight has no effect"),
+        (lambda: BC(objective=BCObjective.mse, min_log_std=-2.0), "min_log_std has no effect with objective=mse"),
+        (lambda: CQL(multiplier_learning_rate=1e-3), "no effect without a target_gap"),
+        (lambda: CalQL(multiplier_learning_rate=1e-3), "no effect without a target_gap"),
+    ],
+)
+def test_a_setting_that_another_one_leaves_without_effect_is_refused(make, words):
+    with pytest.raises(ConfigError, match=words):
+        make()

@@ -177,6 +177,11 @@ def test_a_process_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ("settings", "says"),
     [
         ({"ou_theta": 0.3}, "ou_theta has no effect with exploration=gaussian"),
+        ({"schedules": {"ou_theta": {"end": 0.3}}}, "schedule of ou_theta has no effect with exploration=gaussian"),
+        (
+            {"exploration": Exploration.none, "exploration_noise": 0.2},
+            "exploration_noise has no effect with exploration=none. Use gaussian or ou.",
+        ),
         (
             {"exploration": Exploration.none, "schedules": {"exploration_noise": {"end": 0.1}}},
             "schedule of exploration_noise has no effect with exploration=none",

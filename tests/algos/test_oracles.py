@@ -135,8 +135,9 @@ def test_double_dqn_is_not_plain_dqn() -> None:
 
 @pytest.mark.parametrize("fixed_alpha", [None, 0.2])
 def test_sac_equals_the_oracle(fixed_alpha: float | None) -> None:
-    rates = dict.fromkeys(("actor_learning_rate", "critic_learning_rate", "alpha_learning_rate"), 3e-3)
-    ours = set_up(SAC(gamma=GAMMA, tau=0.05, initial_alpha=0.5, alpha=fixed_alpha, **rates), "continuous")
+    rates = dict.fromkeys(("actor_learning_rate", "critic_learning_rate"), 3e-3)
+    alpha = {"initial_alpha": 0.5, "alpha_learning_rate": 3e-3} if fixed_alpha is None else {"alpha": fixed_alpha}
+    ours = set_up(SAC(gamma=GAMMA, tau=0.05, **alpha, **rates), "continuous")
     oracle = sac.SAC(
         give(sac.network(OBS, 4, WIDTH), weights(ours.actor)),
         [give(sac.network(OBS + 2, 1, WIDTH), weights(ours.critic, i)) for i in range(2)],

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal
 from torch.distributions.transforms import TanhTransform
 
-from rlexp.algos import CRR, DDPG, DQN, PPO, REDQ, RLPD, TQC, DiscreteSAC
+from rlexp.algos import CRR, DDPG, DQN, PPO, REDQ, RLPD, TQC, DiscreteSAC, DrQv2
 from rlexp.algos.crr import AdvantageType, WeightType
 from rlexp.config.compose import compose
 from rlexp.errors import ConfigError
@@ -62,8 +62,9 @@ def gaussian(outputs: Tensor, min_log_std: float) -> Independent:
 @pytest.mark.parametrize("weight_type", list(WeightType))
 def test_crr_regresses_onto_the_better_actions(advantage_type: AdvantageType, weight_type: WeightType) -> None:
     samples, beta, bound = 3, 0.02, 1.5
-    settings = {"advantage_type": advantage_type, "weight_type": weight_type, "min_log_std": -0.02}
-    algo = set_up(CRR(n_action_samples=samples, beta=beta, max_weight=bound, **settings), "continuous")
+    settings: Any = {"advantage_type": advantage_type, "weight_type": weight_type, "min_log_std": -0.02}
+    settings |= {"beta": beta, "max_weight": bound} if weight_type is WeightType.exp else {}
+    algo = set_up(CRR(n_action_samples=samples, **settings), "continuous")
     batch, (actor, critic, target), generator = observe(algo, "actor", "critic", "target_critic")
     metrics = {name: value.item() for name, value in algo.update(batch).metrics.items()}
     new_critic = algo.critic  # the actor's weights come from the critics after their step
@@ -181,6 +182,27 @@ def test_redq_is_what_its_paper_says_where_nothing_is_set() -> None:
     assert compose(["algo=redq", "env=pendulum"])["trainer"]["gradient_updates_per_step"] == 20
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "says"),
+    [
+        (
+            "sac",
+            {"target_entropy_scale": 0.5},
+            "target_entropy_scale has no effect with a fixed temperature, alpha=0.1",
+        ),
+        ("tqc", {"initial_alpha": 0.5}, "initial_alpha has no effect"),
+        ("rlpd", {"schedules": {"alpha_learning_rate": {"end": 0.0}}}, "A schedule of alpha_learning_rate has no"),
+        ("discrete_sac", {"target_entropy_ratio": 0.3}, "target_entropy_ratio has no effect"),
+    ],
+)
+def test_settings_of_a_learned_temperature_are_refused_beside_a_fixed_one(
+    name: str, settings: dict[str, Any], says: str
+) -> None:
+    algorithm(name)(**settings)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=says):
+        algorithm(name)(alpha=0.1, **settings)  # type: ignore[call-arg]
+
+
 def test_tqc_refuses_to_drop_every_quantile() -> None:
     with pytest.raises(ConfigError, match="n_dropped=5 must be less than n_quantiles=5"):
         TQC(n_quantiles=5, n_dropped=5)
@@ -281,10 +303,11 @@ def test_actor_and_temperature_wait_for_their_interval_while_the_critics_go_on(n
         after = flatten(algo.state_dict())
         changed = {key.split("/")[0] for key in before if "weight" in key or key == "log_alpha"}
         changed &= {key.split("/")[0] for key in before if not _same(before[key], after[key])}
-        if isinstance(algo, DDPG):  # whose targets all wait, too
+        if isinstance(algo, DDPG) and not isinstance(algo, DrQv2):  # whose targets all wait, too
             always, waiting = {"critic"}, {"actor", "target_actor", "target_critic"}
-        else:  # of which one has no targets
-            always, waiting = {"critic", "target_critic"} & algo.parts().keys(), {"actor", "log_alpha"}
+        else:  # of which one has no targets, and one no temperature
+            always, waiting = {"critic", "target_critic"}, {"actor", "log_alpha"}
+            always, waiting = always & algo.parts().keys(), waiting & algo.parts().keys()
         assert changed == always | (waiting if step % 3 == 0 else set())
         assert ("loss/actor" in metrics) == (step % 3 == 0)
 

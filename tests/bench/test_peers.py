@@ -209,3 +209,23 @@ def test_a_linear_schedule_reaches_its_end_where_the_config_says():
     schedule = value_of({"linear": [1.0, 0.2, 0.5]})
     assert [schedule(left) for left in (1.0, 0.75, 0.5, 0.0)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
     assert value_of(3) == 3
+
+
+def test_sb3_gets_its_own_atari_preprocessing_with_the_same_settings():
+    works = select(["ppo_pong", "dqn_pong"])
+    ppo, dqn = (translate("sb3", config_of(work)) for work in works)
+    assert ppo["env"]["id"] == dqn["env"]["id"] == "PongNoFrameskip-v4"
+    assert (ppo["env"]["num_envs"], ppo["env"]["frame_stack"]) == (8, 4)
+    assert ppo["env"]["atari"] == {
+        "noop_max": 30,
+        "frame_skip": 4,
+        "screen_size": 84,
+        "terminal_on_life_loss": True,
+        "clip_reward": True,
+    }
+    assert (ppo["arguments"]["n_steps"], ppo["arguments"]["batch_size"]) == (128, 256)
+    assert dqn["arguments"]["target_update_interval"] == 1_000
+    with pytest.raises(ConfigError, match="shared_encoder"):
+        translate("sb3", config_of(works[0], more=["model.shared_encoder=false"]))
+    with pytest.raises(ConfigError, match="sticky"):
+        translate("sb3", config_of(works[0], more=["env.sticky_actions=0.25"]))

@@ -11,11 +11,22 @@ import h5py
 import numpy as np
 import pytest
 
+from rlexp import Agent
 from rlexp.config.compose import compose
-from rlexp.datasets import Hdf5Dataset, NpzDataset, RunDataset, Transitions
+from rlexp.datasets import (
+    ExpertDataset,
+    Hdf5Dataset,
+    MinariDataset,
+    NpzDataset,
+    ReplayDataset,
+    RunDataset,
+    Transitions,
+)
+from rlexp.datasets.describing import describe
 from rlexp.datasets.files import read_hdf5, read_npz, save_hdf5, save_npz
 from rlexp.datasets.inspection import inspect
 from rlexp.datasets.streams import open_stream
+from rlexp.datasets.transitions import joined
 from rlexp.envs import GymEnv
 from rlexp.errors import DataError
 from rlexp.runner import Runner
@@ -60,7 +71,7 @@ def test_the_seed_decides_what_is_collected(rlexp: Command, sac_run: Path) -> No
     a, b, c = (read_npz(Path(f"{name}.npz")) for name in "abc")
     assert all(np.array_equal(a[key], b[key]) for key in a)
     assert not np.array_equal(a["actions"], c["actions"])
-    assert np.flatnonzero(a["timeouts"]).tolist() == [19, 29]  # the last episode is cut
+    assert np.flatnonzero(a["timeouts"]).tolist() == [19]  # the last episode is cut
 
 
 def test_ways_to_act_differ_as_they_should(rlexp: Command, sac_run: Path) -> None:
@@ -99,7 +110,39 @@ def test_minari_is_written_and_trained_from(rlexp: Command) -> None:
     quick = ["trainer.total_updates=4", "trainer.batch_size=8", "trainer.eval_episodes=0", "hydra.run.dir=run", *QUICK]
     trained = rlexp("algo=crr", "env=pendulum", "dataset=minari", "dataset.id=pendulum/random-v0", *quick)
     assert trained.code == 0, trained.err
-    assert json.loads(Path("run/summary.json").read_text())["updates"] == 4
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert summary["updates"] == 4
+    assert summary["dataset"]["source"] == "the Minari dataset pendulum/random-v0"
+    assert (summary["dataset"]["transitions"], summary["dataset"]["episodes"]) == (40, 4)
+    told = f"(dataset=minari): 40 transitions, 4 episodes, return {summary['dataset']['return_mean']:.6g} ±"
+    assert f"Data: the Minari dataset pendulum/random-v0 {told}" in trained.out
+
+
+@pytest.mark.parametrize("to", ["data.npz", "data.hdf5", "pendulum/cut-v0"])
+def test_an_episode_cut_by_the_number_of_steps_is_no_whole_one(rlexp: Command, to: str) -> None:
+    made = rlexp("collect", "random", *PENDULUM, f"to={to}", "steps=25")
+    assert re.search(r"25 transitions, 2 episodes, return \S+ ± \S+; 1 cut episode left out", made.out)
+    assert f"={to})" in made.out.replace(str(Path.cwd()) + "/", "")  # a command that can be copied
+    told = rlexp("data", "info", to)
+    assert (told.code, told.err) == (0, "")
+    assert "ends      2 truncated, 1 cut" in told.out
+    assert "length    10 ± 0, from 10 to 10" in told.out
+    assert "1 cut episode left out of lengths and returns" in told.out
+    kinds = {".npz": NpzDataset, ".hdf5": Hdf5Dataset}
+    dataset = kinds[Path(to).suffix](path=to) if Path(to).suffix in kinds else MinariDataset(id=to)
+    data = dataset.load(ENV)
+    assert len(data) == 25
+    assert len(data.episode_returns()) == 2
+    assert len(data.best_episodes(1.0)) == 20
+    assert len(joined([data, data]).episode_returns()) == 4
+
+
+def test_rows_without_a_next_observation_are_counted() -> None:
+    arrays = pendulum_data()
+    del arrays["next_observations"]
+    data = Transitions.from_d4rl(arrays)
+    assert data.dropped == len(arrays["rewards"]) - len(data) > 0
+    assert f"{data.dropped} rows left out, because what was observed after a time limit" in describe(data)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +156,11 @@ def test_minari_is_written_and_trained_from(rlexp: Command) -> None:
         (["random", "env=pendulum", "algo=ppo", "to=a.npz", "steps=5"], "only the environment"),
         (["random", "env=pendulum", "to=a.npz", "steps=5", "policy=greedy"], "no such way to act"),
         (["random", "env=pendulum", "to=a.npz", "steps=5", "format=csv"], "no such format"),
-        (["random", "env=pendulum", "to=a.npz", "steps=5", "epsilon=0.1"], "for policy=epsilon"),
+        (["random", "env=pendulum", "to=a.npz", "steps=5", "epsilon=0.1"], "Add policy=epsilon"),
+        (["random", "env=pendulum", "to=a.csv", "steps=5"], ".csv is not a format. Write an HDF5 file (.hdf5 or .h5)"),
+        (["random", "env=pendulum", "to=a.npz", "steps=5", "format=hdf5"], "named as npz, but format=hdf5"),
         (["random", "env=pendulum", "to=..", "steps=5"], "no id of a Minari dataset"),
+        (["random", "env=pendulum", "to=foo", "steps=5"], "'foo' is no id of a Minari dataset"),
         (["random", "env=pendulum", "to=a.npz", "stesp=5"], "Did you mean"),
         (["nowhere", "to=a.npz", "steps=5"], "nowhere"),
     ],
@@ -181,7 +227,7 @@ def spoil(arrays: dict[str, np.ndarray], trap: str) -> None:
 
 TRAPS = {
     "nan": (
-        ["observations is NaN or infinite in 1 rows, first in row 33", "rewards is NaN or infinite in 1 rows"],
+        ["observations is NaN or infinite in 1 row, first in row 33", "rewards is NaN or infinite in 1 row"],
         "drop_nan",
     ),
     "actions": (["outside of the bounds in 3 rows"], "clip_actions"),
@@ -268,7 +314,7 @@ def test_without_an_environment_the_data_alone_make_suspicious(rlexp: Command) -
     answer = rlexp("data", "info", write("npz", arrays))
     assert answer.code == 1
     assert "20 episodes terminate at step 10, and none is longer" in answer.out
-    assert "outside of [-1, 1] in 1 rows" in answer.out
+    assert "outside of [-1, 1] in 1 row" in answer.out
 
 
 def test_missing_ends_and_broken_chains_are_named(rlexp: Command) -> None:
@@ -338,8 +384,28 @@ def test_arrays_that_do_not_fit_together_are_told_alike_by_looking_and_loading(
 
 def test_too_few_numbers_in_an_action_are_told() -> None:
     spec = GymEnv(id=COUNTING, kwargs={"action": "continuous"}).spec()
-    with pytest.raises(DataError, match="actions have 1 numbers, but the environment takes 2"):
-        inspect(open_stream(write("npz", pendulum_data())), spec)
+    problems = inspect(open_stream(write("npz", pendulum_data())), spec).problems
+    assert any(
+        re.search(r"actions has shape \(200, 1\), but 200 transitions of .* have \(200, 2\)", each) for each in problems
+    )
+
+
+def test_data_of_another_environment_are_named_as_problems(rlexp: Command) -> None:
+    answer = rlexp("data", "info", write("npz", pendulum_data()), "env=cartpole")
+    assert answer.code == 1
+    assert "observations has shape (200, 3), but 200 transitions of CartPole-v1 have (200, 4)" in answer.out
+    assert "actions is float32, but CartPole-v1 has whole numbers there" in answer.out
+
+
+def test_actions_out_of_bounds_are_counted_alike_by_looking_and_clipping() -> None:
+    arrays = pendulum_data()
+    arrays["actions"][:4, 0] = 2.001, 2.5, -3, -2.0039  # of a range of 4, rounding may put 0.004 outside
+    path, told = write("npz", arrays), list[str]()
+    assert "actions lie outside of the bounds in 2 rows." in " ".join(inspect(open_stream(path), ENV.spec()).problems)
+    dataset = NpzDataset(path=path, repair=["clip_actions"])
+    dataset.report = told.append
+    assert np.abs(dataset.load(ENV).action).max() == 2
+    assert told == ["data.npz: 2 actions clipped to the bounds."]
 
 
 def test_runs_without_a_memory_are_left_out_of_a_folder(rlexp: Command, sac_run: Path) -> None:
@@ -354,6 +420,22 @@ def test_runs_without_a_memory_are_left_out_of_a_folder(rlexp: Command, sac_run:
     alone = rlexp("data", "info", "runs/ppo")
     assert alone.code == 1
     assert "has no replay memory" in alone.err
+
+
+def test_the_name_of_a_run_is_enough(rlexp: Command, sac_run: Path) -> None:
+    Path("outputs").mkdir()
+    Path("outputs/mine").symlink_to(sac_run)
+    assert "60 transitions" in rlexp("data", "info", "mine").out
+    env = GymEnv(id="Pendulum-v1", max_episode_steps=20)
+    assert len(RunDataset(path="mine").load(env)) == len(ReplayDataset(run="mine").load(env)) == 60
+    assert len(ExpertDataset(run="mine", episodes=1).load(env)) == 20
+    assert Agent.load("mine").run_dir.name == "mine"
+
+
+def test_a_file_of_the_other_kind_is_told_with_what_reads_it() -> None:
+    path = write("npz", pendulum_data())
+    with pytest.raises(DataError, match=r"is of the kind npz, not hdf5\. Use dataset=npz"):
+        Hdf5Dataset(path=path).load(ENV)
 
 
 def test_runs_and_minari_datasets_are_looked_at_too(rlexp: Command, sac_run: Path) -> None:
@@ -371,6 +453,7 @@ def test_runs_and_minari_datasets_are_looked_at_too(rlexp: Command, sac_run: Pat
         (["look", "x"], "takes info, not 'look'"),
         (["info"], "needs a dataset"),
         (["info", "nowhere.npz"], "nowhere.npz does not exist"),
+        (["info", "foo"], "foo does not exist, and is no id of a local Minari dataset, like pendulum/random-v0"),
         (["info", "text.npz"], "neither a NumPy archive"),
         (["info", "damaged.npz"], "damaged"),
         (["info", "text.npz", "plto=a.png"], "Did you mean"),

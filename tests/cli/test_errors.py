@@ -43,9 +43,11 @@ MISTAKES = {
     "algo=ppo trainer=offline": "algo=ppo cannot learn in the offline loop. Use trainer=on_policy.",
     "algo=crr env=pendulum trainer=replay": "algo=crr cannot learn in the replay loop. Use trainer=offline.",
     "algo=awr env=pendulum buffer.n_step=3": "algo=awr mixes the returns of all numbers of steps itself: drop ",
-    "algo=iql env=pendulum trainer=replay": "The replay loop uses no dataset. Leave dataset= out (dataset=null ",
+    "algo=iql env=pendulum trainer=replay": "The replay loop uses no dataset: add dataset=null (algo=iql may name one "
+    "by itself), or use trainer=mixed.",
+    "algo=crr env=pendulum buffer.capacity=100": "buffer.capacity=100 has no effect in the offline loop, which keeps ",
     "algo=ppo buffer=replay": "The on_policy loop needs buffer=rollout.",
-    "algo=ppo dataset=random": "The on_policy loop uses no dataset. Leave dataset= out",
+    "algo=ppo dataset=random": "The on_policy loop uses no dataset: add dataset=null (algo=ppo may name one by itself",
     # data
     "algo=crr env=pendulum dataset=null": "algo=crr learns from data in the offline loop, "
     "but dataset is null. Use dataset=",
@@ -80,7 +82,8 @@ def test_a_mistake_is_told_before_anything_runs(typed: str, rlexp: Command, tmp_
 
 def test_the_fix_that_a_message_proposes_works(rlexp: Command, tmp_path: Path) -> None:
     """Unbounded actions with a bound; a capacity that fits."""
-    tiny = ["trainer.total_steps=8", "trainer.learning_starts=8", "trainer.eval_episodes=0", *QUICK]
+    tiny = ["trainer.total_steps=8", "trainer.learning_starts=7", "trainer.batch_size=8", *QUICK]
+    tiny += ["trainer.eval_episodes=0"]
     unbounded = ["env=gym", f"env.id={COUNTING}", "+env.kwargs={action: unbounded}", "env.action_limit=2"]
     assert rlexp("algo=sac", *unbounded, "buffer.capacity=100", *tiny).code == 0
 

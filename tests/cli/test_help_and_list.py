@@ -83,8 +83,8 @@ def test_list_shows_the_configs_of_a_folder(rlexp: Command, tmp_path: Path) -> N
 def test_list_shows_the_runs_there_are(rlexp: Command, trained: Path) -> None:
     assert rlexp("list", "runs").out == "No runs below outputs.\n"
     header, row = rlexp("list", "runs", trained.parent).out.splitlines()
-    assert header.split()[:4] == ["run", "status", "algo", "env"]
-    assert row.split()[1:6] == ["completed", "ppo", "CartPole-v1", "0", "256"]
+    assert header.split()[:5] == ["run", "status", "done", "algo", "env"]
+    assert row.split()[1:7] == ["completed", "100%", "ppo", "CartPole-v1", "0", "256"]
 
 
 def test_list_shows_how_far_a_killed_run_had_come(rlexp: Command, trained: Path) -> None:
@@ -93,11 +93,11 @@ def test_list_shows_how_far_a_killed_run_had_come(rlexp: Command, trained: Path)
     with (trained / "metrics.jsonl").open("a") as file:
         file.write('{"env_steps": 384, "updates": 9, "time_s": 61.0}\n{"env_steps": 448, "upda')  # killed as it wrote
     header, row = rlexp("list", "runs", trained.parent).out.splitlines()
-    assert header.split() == ["run", "status", "algo", "env", "seed", "steps", "updates", "time", "eval"]
-    assert row.split()[1:8] == ["killed", "ppo", "CartPole-v1", "0", "384", "9", "1:01"]
+    assert header.split() == ["run", "status", "done", "algo", "env", "seed", "steps", "updates", "time", "eval"]
+    assert row.split()[1:9] == ["killed", "100%", "ppo", "CartPole-v1", "0", "384", "9", "1:01"]
     (trained / "metrics.jsonl").unlink()
     row = rlexp("list", "runs", trained.parent).out.splitlines()[1]
-    assert row.split()[1:8] == ["killed", "ppo", "CartPole-v1", "0", "0", "0", "0:00"]
+    assert row.split()[1:9] == ["killed", "0%", "ppo", "CartPole-v1", "0", "0", "0", "0:00"]
 
 
 def test_list_shows_a_damaged_run_as_such(rlexp: Command, trained: Path) -> None:

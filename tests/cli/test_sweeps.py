@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import pickle
+import sys
 from pathlib import Path
 
 import pytest
 
-from rlexp.cli import _train_in
-from rlexp.sweeping import Job, Task
+from rlexp.config.compose import choices, compose, register
+from rlexp.machine import CORES_VARIABLE, cpu_count
+from rlexp.sweeps.planning import Plan
 from tests.cli.conftest import PPO, QUICK, Command
 
 BUDGET = ["trainer.total_steps=64", "trainer.batch_size=8", "trainer.learning_starts=60", "trainer.eval_episodes=1"]
@@ -19,21 +20,23 @@ ON_POLICY = [*PPO, "trainer.total_steps=64", "progress=plain"]
 
 def table(out: str) -> dict[str, list[str]]:
     """The rows of the closing table, by job; the last block before the summary."""
-    rows = out[out.rindex("\njob  ") :].split("\n\n")[0].splitlines()[2:]
-    return {row.split("  ")[0]: row.split()[1:] for row in rows}
+    rows = out[out.rindex("\njob  what ") :].split("\n\n")[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in row.split("  ") if cell.strip()] for row in rows]
+    assert [row[0] for row in cells] == [str(number) for number in range(1, len(cells) + 1)]
+    return {row[1]: row[2:] for row in cells}
 
 
 def test_every_combination_is_run_and_listed_with_its_result(rlexp: Command, tmp_path: Path) -> None:
     answer = rlexp("--multirun", *ON_POLICY, "seed=range(1,3)", "algo.gamma=choice(0.9,0.99)", "name=both")
     assert (answer.code, answer.err) == (0, "")
     sweep = tmp_path / "outputs" / "both"
-    assert sorted(each.name for each in sweep.iterdir()) == ["0", "1", "2", "3", "multirun.yaml"]
+    assert sorted(each.name for each in sweep.iterdir()) == [".lock", "0", "1", "2", "3", "sweep.json"]
     shown = table(answer.out)
     assert list(shown) == [f"seed={seed} algo.gamma={gamma}" for seed in (1, 2) for gamma in ("0.9", "0.99")]
     for number, row in enumerate(shown.values()):
         result = json.loads((sweep / str(number) / "summary.json").read_text())["eval"]
-        assert row[1] == "completed"
-        assert float(row[2]) == pytest.approx(result["return_mean"], rel=1e-3)
+        assert row[0] == "completed"
+        assert float(row[1].split()[0]) == pytest.approx(result["return_mean"], rel=1e-3)
         assert json.loads((sweep / str(number) / "run.json").read_text())["group"] == "both"
     assert "4 of 4 jobs completed  outputs/both\n" in answer.out
     assert "job 2 of 4: seed=1 algo.gamma=0.99\n" in answer.out
@@ -43,12 +46,17 @@ REFUSED = {
     "algo=dqn,sac": "algo=sac: algo=sac acts in continuous action spaces, but CartPole-v1 has a discrete one.",
     "algo.gamma=0.9,2,3": "algo.gamma=2: algo.gamma must be at most 1, not 2.0. 1 other job is refused, too.",
     "algo.gamma=0.9,x": "algo.gamma=x: algo.gamma must be a number, not x.",
+    "trainer.train_frequency=1,70": "trainer.train_frequency=70: trainer.total_steps=64 would end the run before its ",
     "+algo.gama=1,2": "+algo.gama=1: algo.gama: DQN has no such setting. Did you mean gamma? 1 other job",
     "algo.gama=1,2": "algo.gama=1: algo.gama: DQN has no such setting. Did you mean gamma?",
     "env=cartpole,cartpol": "env=cartpol: env=cartpol: there is no such env. Did you mean cartpole",
     "name=a,b": "name=a,b: a sweep has one name, that of its folder below outputs/.",
     "name=a/b seed=1,2": "name is the run's folder below outputs/ and must not hold a slash, not 'a/b'.",
     "name=a hydra.sweep.dir=b": "name=a and hydra.sweep.dir=… both name the folder of the sweep. Leave out one.",
+    "algo.gamma=interval(0.9,1)": "algo.gamma=interval(0.9,1): a grid takes values, choice(…) or range(…).",
+    "search=dqn": "search=dqn is a space to search: add sweep=optuna.",
+    "sweep=optuna sweep.trails=3": "sweep.trails: OptunaSearch has no such setting. Did you mean trials?",
+    "seed=1,2 hydra.sweep.subdir=../x": "seed=1: hydra.sweep.subdir leads to",
     "hydra/launcher=nowhere seed=1,2": "hydra/config.yaml: hydra/launcher=nowhere: there is no such hydra/launcher.",
 }
 
@@ -77,13 +85,68 @@ def test_a_job_that_fails_stops_no_other_and_shows_in_the_exit_code(rlexp: Comma
     shown = table(answer.out)
     assert (shown["seed=1"][0], shown["seed=2"][0]) == ("failed", "completed")
     assert "1 of 2 jobs completed  elsewhere\n" in answer.out
+    assert "rlexp resume elsewhere\n" in answer.out
     again = rlexp("-m", *ON_POLICY, "seed=1,2", "hydra.sweep.dir=elsewhere")
-    assert again.err.startswith("error: seed=1: elsewhere/0 already holds a run.")
+    assert again.err.startswith("error: elsewhere already holds a sweep. Continue it with `rlexp resume elsewhere`, or")
 
 
-def test_what_a_launcher_runs_can_be_sent_to_another_process(tmp_path: Path) -> None:
-    task = Task(_train_in, [Job("seed=1", tmp_path)], planned=True)
-    assert pickle.loads(pickle.dumps(task)) == task  # noqa: S301 (our own bytes)
+PRESETS = {"grid": 1, "seeds": 5, "learning_rate": 12, "gamma": 15, "network": 9, "actor_critic_learning_rates": 9}
+
+
+@pytest.mark.parametrize("preset", [name for name in choices("sweep") if name != "optuna"])
+def test_every_preset_plans_jobs_that_compose(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    register()
+    monkeypatch.setattr(Plan, "_compose_job", lambda self, number, overrides: (self.folder / str(number), {}))
+    base = ["algo=sac", "env=pendulum"] if preset.startswith("actor_critic") else ["algo=ppo", "env=cartpole"]
+    jobs = Plan([f"sweep={preset}", *base]).jobs
+    assert len({job.overrides for job in jobs}) == len(jobs) == PRESETS[preset]
+    last = compose(jobs[-1].overrides)
+    if preset != "grid":
+        assert last != compose(jobs[0].overrides) | {"name": last["name"]}
+
+
+def test_what_is_typed_wins_over_the_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    register()
+    monkeypatch.setattr(Plan, "_compose_job", lambda self, number, overrides: (self.folder / str(number), {}))
+    plan = Plan(["sweep=learning_rate", "algo=ppo", "algo.learning_rate=1e-3", "seed=7,8"])
+    assert [job.overrides for job in plan.jobs] == [
+        ("algo.learning_rate=0.001", "seed=7", "algo=ppo"),
+        ("algo.learning_rate=0.001", "seed=8", "algo=ppo"),
+    ]
+    assert [job.label for job in plan.jobs] == ["seed=7", "seed=8"]
+
+
+def test_a_sweep_is_no_part_of_a_single_run(rlexp: Command) -> None:
+    for given in ("sweep=seeds", "launcher=joblib"):
+        answer = rlexp(*ON_POLICY, given)
+        group = given.partition("=")[0]
+        assert (answer.code, answer.err) == (1, f"error: {group}=… is for several runs: add --multirun.\n")
+
+
+@pytest.mark.parametrize(
+    ("package", "typed", "extra"),
+    [
+        ("joblib", "launcher=joblib", "joblib"),
+        ("submitit", "launcher=slurm", "slurm"),
+        ("ray", "launcher=ray", "ray"),
+        ("optuna", "sweep=optuna", "optuna"),
+    ],
+)
+def test_an_engine_that_is_not_installed_is_named_before_anything_is_written(
+    package: str, typed: str, extra: str, rlexp: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    answer = rlexp("--multirun", *ON_POLICY, typed)
+    assert answer.err == f'error: {typed} needs the package {package}: pip install "rlexp[{extra}]"\n'
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_that_shares_the_machine_makes_do_with_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = cpu_count()
+    monkeypatch.setenv(CORES_VARIABLE, "1")
+    assert cpu_count() == 1
+    monkeypatch.setenv(CORES_VARIABLE, str(everything + 5))
+    assert cpu_count() == everything
 
 
 def test_a_sweep_can_be_silent(rlexp: Command, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import yaml
+from PIL import Image
 
 from rlexp.config.compose import compose
 from rlexp.run_dir import RunDir
@@ -194,9 +195,35 @@ def test_rendering_without_a_display_says_so_in_one_line(
     assert answer.err.count("\n") == 1
 
 
+def test_a_video_shows_every_step_of_the_episodes(rlexp: Command, trained: Path) -> None:
+    cv2 = pytest.importorskip("cv2")
+    pytest.importorskip("pygame")
+    answer = rlexp("eval", trained, "episodes=2", "video=true", "env.max_episode_steps=5", "checkpoint=last")
+    assert answer.code == 0, answer.err
+    (path,) = (trained / "videos").iterdir()
+    assert str(path.name) in answer.out
+    film = cv2.VideoCapture(str(path))
+    shapes = []
+    while (read := film.read())[0]:
+        shapes.append(read[1].shape)
+    assert shapes == [(400, 600, 3)] * 10
+
+
+def test_a_gif_lies_where_it_is_asked_for(rlexp: Command, trained: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pygame")
+    answer = rlexp("eval", trained, "episodes=1", "video=new/short.gif", "env.max_episode_steps=5")
+    assert answer.code == 0, answer.err
+    assert "new/short.gif" in answer.out
+    with Image.open(tmp_path / "new" / "short.gif") as image:
+        assert (image.size, image.n_frames) == ((320, 213), 2)  # every third of five: 50 a second become 17
+    assert not (trained / "videos").exists()
+
+
 EVAL_MISTAKES = {
     "epsiodes=3": "epsiodes=3: no such option. Did you mean episodes?",
     "episodes=0": "episodes must be at least 1, not 0.",
+    "video=perhaps": "video must be true, false, mp4, gif, or the name of a file that ends with .mp4 or .gif, "
+    "not perhaps.",
     "episodes=x": "episodes must be a whole number, not x.",
     "deterministic=perhaps": "deterministic must be true or false, not perhaps.",
     "checkpoint=foo": "There is no checkpoint foo in ",

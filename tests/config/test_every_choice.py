@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
-from rlexp.config.check import GROUPS, check_config
+from rlexp.config.check import GROUPS, build, check_config
 from rlexp.config.component import REGISTRY, target_of
-from rlexp.config.compose import CHOICE_GROUPS, choices, compose, register
+from rlexp.config.compose import CHOICE_GROUPS, SWEEP_GROUPS, choices, compose, compose_group, register
 from rlexp.runner import Runner
 
 register()
 
 CONF = Path(__file__).parents[2] / "conf"
 FILES = [(path.parent.name, path.stem) for path in sorted(CONF.glob("*/*.yaml"))]
-COMPONENTS = [(group, name) for group, name in FILES if group != "zoo"]
+COMPONENTS = [(group, name) for group, name in FILES if group not in ("zoo", *SWEEP_GROUPS)]
 PRESETS = [name for group, name in FILES if group == "zoo"]
 # A choice that does not go with the default algorithm (Discrete SAC on CartPole) is composed with one it goes with.
 WITH: dict[tuple[str, str], list[str]] = {
@@ -44,6 +44,12 @@ def test_every_choice_of_every_group_composes(group: str, name: str) -> None:
     for key, value in ((written.get("algo") or {}) if group == "algo" else written).items():
         if key != "defaults" and value != "???":
             assert contains(node[key], value)
+
+
+@pytest.mark.parametrize("name", choices("launcher"))
+def test_every_launcher_is_a_component(name: str) -> None:
+    launcher = build("launcher", compose_group("launcher", [f"launcher={name}"]))
+    assert type(launcher) is REGISTRY["launcher"][name]
 
 
 def contains(found: Any, wanted: Any) -> bool:

@@ -435,7 +435,7 @@ def test_a_run_with_own_classes_is_opened_only_if_their_package_is_trusted(
 ) -> None:
     from rlexp.config.trust import trusting
 
-    config: dict[str, Any] = compose([*SMALL, "algo=mine", "trainer.total_steps=32", "trainer.eval_episodes=0"])
+    config: dict[str, Any] = compose([*SMALL, "algo=mine", "trainer.total_steps=33", "trainer.eval_episodes=0"])
     Runner(config).train(own / "run")
     with pytest.raises(UntrustedError, match=r"trust=\[my_package\]"):
         load(own / "run", trust=trusting())

@@ -37,10 +37,6 @@ def test_outside_of_its_window_a_schedule_stands_still(shape: Shape) -> None:
     assert schedule.value(5.0, 0.4) == pytest.approx(middle)
 
 
-def test_a_schedule_that_ends_beyond_the_budget_is_cut_off_by_it() -> None:
-    assert Schedule(end=0.0, until=2.0).value(1.0, 1.0) == pytest.approx(0.5)
-
-
 def entry(*overrides: str, algo: str = "ppo", field: str = "learning_rate") -> dict[str, Any] | None:
     return compose([f"algo={algo}", *overrides])["algo"]["schedules"][field]
 
@@ -70,6 +66,7 @@ REFUSED = {
     "{end: x}": "algo.schedules.clip_range.end must be a number, not x",
     "{end: 0, begin: 0.5, until: 0.4}": "algo.schedules.clip_range needs 0 <= begin < until",
     "{end: 0, begin: 0.5, until: 0.5}": "algo.schedules.clip_range needs 0 <= begin < until",
+    "{end: 0, until: 1.5}": "algo.schedules.clip_range needs 0 <= begin < until <= 1, fractions of the budget, not ",
     "{end: 0, begin: -0.1}": "algo.schedules.clip_range needs 0 <= begin < until",
     "{shape: exponential, end: 0}": "algo.schedules.clip_range is exponential, which needs a positive start and end",
     "{shape: exponential, end: 1, start: 0}": "algo.schedules.clip_range is exponential",

@@ -1,6 +1,7 @@
 """Several sources as one dataset, and the memories of runs."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from rlexp.buffers.ring import ReplayBuffer
 from rlexp.config.compose import compose
 from rlexp.datasets import CombinedDataset, RunDataset
 from rlexp.datasets.files import save_hdf5, save_npz
+from rlexp.datasets.transitions import joined
 from rlexp.errors import ConfigError, DataError
 from rlexp.runner import Runner
 from tests.trainers.recording import counting_config, train
@@ -110,3 +112,15 @@ def test_runs_below_a_folder_are_one_dataset(tmp_path, monkeypatch):
         RunDataset(path=str(tmp_path / "runs" / "none")).load(env)
     with pytest.raises(DataError, match="no run with a replay memory"):
         RunDataset(path=str(tmp_path / "nowhere")).load(env)
+
+
+def test_a_mistyped_key_of_a_source_is_named_even_where_there_is_only_one(files):
+    with pytest.raises(ConfigError, match=r"dataset\.sources\[0\]\.wieght: .*Did you mean weight"):
+        CombinedDataset(sources=[files[0] | {"wieght": 2}])
+
+
+def test_data_that_cannot_be_put_together_are_named():
+    wide = vector_data(4)
+    wide = replace(wide, obs=np.zeros((4, 5), np.float32), next_obs=np.zeros((4, 5), np.float32), source="b")
+    with pytest.raises(DataError, match=r"\(3,\) \(a\) and \(5,\) \(b\)"):
+        joined([replace(vector_data(4), source="a"), wide])

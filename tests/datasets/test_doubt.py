@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from rlexp.config.compose import compose
+from rlexp.datasets import NpzDataset
+from rlexp.envs import GymEnv
 from rlexp.runner import Runner
 
 
@@ -24,3 +26,17 @@ def test_training_on_data_without_known_ends_warns(
     Runner(compose([*overrides, "trainer.eval_episodes=0"])).train(tmp_path / "run")
     said = [record.message for record in caplog.records if "neither timeouts nor next_observations" in record.message]
     assert len(said) == (0 if given else 1)
+
+
+def test_once_time_limits_are_repaired_the_ends_are_known(tmp_path: Path) -> None:
+    count, limit = 20, 5
+    arrays = {"observations": np.random.default_rng(0).normal(size=(count, 3)), "actions": np.zeros((count, 1))}
+    arrays |= {"rewards": np.zeros(count), "terminals": np.arange(count) % limit == limit - 1}
+    np.savez(tmp_path / "data.npz", **arrays)  # type: ignore[arg-type]
+    env = GymEnv(id="Pendulum-v1", max_episode_steps=limit)
+    told = list[str]()
+    dataset = NpzDataset(path=str(tmp_path / "data.npz"), repair=["time_limits"])
+    dataset.report = told.append
+    assert dataset.load(env).doubt is None
+    assert "4 terminations at step 5 read as a time limit" in told[0]
+    assert NpzDataset(path=str(tmp_path / "data.npz"), accept=["time_limits"]).load(env).doubt is not None

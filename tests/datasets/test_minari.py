@@ -84,6 +84,17 @@ def test_an_unknown_dataset_says_how_to_get_it():
         MinariDataset(id="../../etc").load(FixedEnv(VECTOR))
 
 
+def test_an_id_without_a_version_is_told_what_ids_look_like_and_which_there_are():
+    with pytest.raises(DataError, match=r"'foo' is no id of a Minari dataset.*random-v0\. A file is told by"):
+        MinariDataset(id="foo").load(FixedEnv(VECTOR))
+    env = counting()
+    save_minari("mine/a-v0", RandomDataset(size=8).load(env), env)
+    with pytest.raises(DataError, match="There are mine/a-v0 here"):
+        MinariDataset(id="foo").load(FixedEnv(VECTOR))
+    with pytest.raises(DataError, match=r"no Minari dataset foo-v0 in .* There are mine/a-v0 here"):
+        MinariDataset(id="foo-v0").load(FixedEnv(VECTOR))
+
+
 def test_an_existing_dataset_is_not_overwritten_and_a_failed_one_leaves_nothing(monkeypatch):
     env = counting()
     data = RandomDataset(size=8).load(env)

@@ -93,6 +93,33 @@ def test_a_run_without_an_environment_trains_resumes_and_acts(tmp_path, file):
         Evaluator(loaded.runner.env)(policy, 1, seed=0)
 
 
+def test_a_policy_of_data_alone_is_played_in_an_environment_with_the_same_spaces(tmp_path, file):
+    crr("dataset=hdf5", f"dataset.path={file}", "env.action_limit=1").train(tmp_path / "run")
+    kwargs = "+env.kwargs={length: 3, action: continuous, obs: vector}"
+    counting = ["env=gym", f"env.id={COUNTING}", kwargs]
+    loaded = load(tmp_path / "run", overrides=counting, trust=trusting(), playing=True)
+    policy = loaded.runner.policy(loaded.checkpoint.tree["policy"])
+    evaluator = Evaluator(loaded.env)
+    assert evaluator(policy, 2, seed=0).lengths == [3, 3]
+    evaluator.close()
+    for others, message in [
+        (["env=cartpole"], r"CartPole-v1 has other observations \(float32 \(4,\)\)"),
+        (["env=pendulum"], r"Pendulum-v1 takes other actions \(1 number from -2 to 2\)"),
+        ([*counting, "env.normalize_obs=true"], "leave out env.normalize_obs"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            load(tmp_path / "run", overrides=others, trust=trusting(), playing=True)
+    with pytest.raises(ConfigError, match="keeps its env"):
+        load(tmp_path / "run", overrides=["env=pendulum"], trust=trusting())  # to predict, there is nothing to choose
+
+
+def test_a_policy_beyond_the_limits_of_an_environment_has_to_be_trained_again(tmp_path, file):
+    crr("dataset=hdf5", f"dataset.path={file}", "env.action_limit=5").train(tmp_path / "run")
+    counting = ["env=gym", f"env.id={COUNTING}", "+env.kwargs={action: continuous, obs: vector}"]
+    with pytest.raises(ConfigError, match=r"acts in 2 numbers from -5 to 5, .* Train it again .* env.action_limit"):
+        load(tmp_path / "run", overrides=counting, trust=trusting(), playing=True)
+
+
 @pytest.mark.parametrize(("evaluator", "key"), [("fqe", "fqe_value"), ("initial_value", "initial_value")])
 def test_without_an_environment_the_data_judge(evaluator, key, tmp_path, file):
     overrides = ["evaluator.updates=3", "evaluator.hidden=[8]"] if evaluator == "fqe" else []

@@ -14,7 +14,8 @@ from gymnasium import spaces
 from rlexp.config.compose import compose
 from rlexp.envs import BitFlip, GymEnv
 from rlexp.envs.goals import GoalRewards
-from rlexp.errors import ConfigError, EnvError
+from rlexp.errors import ConfigError, DataError, EnvError
+from rlexp.prediction import Predictor
 from rlexp.runner import Runner
 from tests.envs.common import BACKENDS, play, random_actions, same_steps
 from tests.goal_line import LINE, GoalLine
@@ -23,6 +24,8 @@ SHORT = [
     "algo=sac",
     "env=gym",
     "trainer.total_steps=20",
+    "trainer.learning_starts=19",
+    "trainer.batch_size=4",
     "trainer.eval_episodes=1",
     "model.hidden=[8]",
     "threads=1",
@@ -333,3 +336,17 @@ def test_without_the_package_a_maze_names_what_to_install(monkeypatch):
     with pytest.raises(EnvError, match=r'pip install "rlexp\[robotics\]"') as caught:
         GymEnv(id="PointMaze_UMaze-v3").spec()
     assert "\n" not in str(caught.value)
+
+
+def test_an_observation_to_predict_needs_no_achieved_goal_where_networks_do_not_see_it() -> None:
+    small = ["env=gym", f"env.id={LINE}", "model.hidden=[8]", "progress=none", "threads=1", "device=cpu"]
+    runner = Runner(compose(["algo=sac", *small]))
+    predictor = Predictor(runner.env, runner.policy())
+    seen = {"observation": [0.5], "desired_goal": [1.0]}
+    assert predictor(seen) == predictor(seen | {"achieved_goal": [7.0]})
+    assert len(predictor([seen, seen])) == 2
+    with pytest.raises(DataError, match="it needs the keys"):
+        predictor({"observation": [0.5]})
+    shown = Runner(compose(["algo=sac", *small, "env.show_achieved_goal=true"]))
+    with pytest.raises(DataError, match="it needs the keys"):
+        Predictor(shown.env, shown.policy())(seen)

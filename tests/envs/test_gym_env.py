@@ -12,7 +12,8 @@ from gymnasium import spaces
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from rlexp.envs import GymEnv, SyncVecEnv, env_code_roots
+from rlexp.envs import AtariEnv, GymEnv, SyncVecEnv, env_code_roots
+from rlexp.envs.locate import find_registration
 from rlexp.errors import ConfigError, EnvError
 from tests.counting import COUNTING, CountingEnv
 
@@ -255,16 +256,20 @@ def test_every_environment_file_says_what_it_is_and_can_be_made(path):
     assert text.startswith("# ")
     with initialize_config_dir(str(CONF.parent), version_base="1.3"):
         composed = compose(f"env/{path.stem}").env
-    assert set(composed) == {field.name for field in fields(GymEnv) if field.init} | {"_target_"}
+    kind = AtariEnv if path.stem == "atari" else GymEnv
+    assert set(composed) == {field.name for field in fields(kind) if field.init} | {"_target_"}
     if path.stem == "gym":
         assert OmegaConf.is_missing(composed, "id")
         return
     settings = OmegaConf.to_container(composed)
-    assert settings.pop("_target_") == "rlexp.envs.gym_env.GymEnv"
-    env = GymEnv(**settings)
-    if "(robotics)" in text:
+    assert settings.pop("_target_") == f"{kind.__module__}.{kind.__name__}"
+    env = kind(**settings)
+    if kind is AtariEnv:
+        pytest.importorskip("ale_py")
+        pytest.importorskip("cv2")
+    elif "(robotics)" in text:
         pytest.importorskip("gymnasium_robotics")
-    elif "mujoco" in str(gym.registry[env.id].entry_point):
+    elif "mujoco" in str(find_registration(env.id).entry_point):
         pytest.importorskip("mujoco")
         pytest.importorskip("imageio")
     spec = env.spec()

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from rlexp.errors import ConfigError
+from rlexp.errors import ConfigError, counted
 from rlexp.loggers import Console
 from rlexp.loggers import live as live_module
 from rlexp.loggers.console import closing_lines
@@ -276,6 +276,12 @@ def test_an_interrupted_run_is_told_how_to_resume():
     assert block[-2:] == ["  next         rlexp resume outputs/a", "               rlexp eval outputs/a"]
 
 
+def test_a_run_without_an_environment_is_told_how_it_can_be_used() -> None:
+    lines = closing_lines({"status": "completed", "env": "from_dataset"}, {"run": "outputs/a"})[-2:]
+    told = ["".join(text for text, _ in line).strip() for line in lines]
+    assert told == ["next         rlexp predict outputs/a", "rlexp eval outputs/a env=NAME"]
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -338,6 +344,21 @@ def test_the_closing_block_says_why_a_run_ended_before_its_budget(reason, said):
     block = closing_lines({"status": "completed", "env_steps": 10, "stop_reason": reason}, {})
     stopped = ["".join(text for text, _ in line) for line in block if line and "stopped" in line[0][0]]
     assert stopped == ([] if said is None else [f"  stopped      {said}"])
+
+
+def test_one_of_a_thing_is_no_plural():
+    assert [counted(n, "row") for n in (0, 1, 2, 12345)] == ["0 rows", "1 row", "2 rows", "12,345 rows"]
+    block = closing_lines({"env_steps": 1, "eval": {"return_mean": 1.0, "episodes": 1, "updates": 1}}, {})
+    text = "\n".join("".join(text for text, _ in line) for line in block)
+    assert "  1 step\n" in text
+    assert "over 1 episode at 1 update" in text
+
+
+@pytest.mark.parametrize(("updates", "said"), [(0, True), (1, False), (None, False)])
+def test_the_closing_block_says_when_nothing_was_learned(updates, said):
+    block = closing_lines({"status": "completed", "env_steps": 10, "updates": updates}, {})
+    text = "\n".join("".join(text for text, _ in line) for line in block)
+    assert ("  learned      nothing: it ended before the first update" in text) == said
 
 
 def test_the_next_command_names_the_packages_that_the_run_needs() -> None:

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,9 @@ class Recording(Logger):
         self._call(index)
         self.rows.append((index, row["updates"]))
 
+    def video(self, index, row, gif):
+        self._call((index, gif))
+
     def close(self, status, summary):
         self._call(status)
 
@@ -52,6 +56,17 @@ def test_a_logger_that_fails_is_switched_off_with_one_warning_and_the_others_go_
     assert len(warnings) == 1
     assert "broken" in warnings[0]
     assert "No space left" in warnings[0]
+
+
+def test_a_video_goes_to_the_loggers_that_have_not_got_it_yet(make_info, monkeypatch):
+    monkeypatch.setattr("rlexp.video.gif_of", lambda path: path.name.encode())
+    old, new = Recording(), Recording(held=0)
+    loggers = LoggerSet({"old": old, "new": new}, pytest.fail)
+    loggers.open(make_info(skip_rows=2))
+    loggers.video(1, row(1), Path("a.mp4"))
+    loggers.video(2, row(2), Path("b.mp4"))
+    assert old.calls == ["open", (2, b"b.mp4")]
+    assert new.calls == ["open", (1, b"a.mp4"), (2, b"b.mp4")]
 
 
 def test_a_logger_that_cannot_be_closed_only_warns(make_info):

@@ -1,9 +1,11 @@
+import io
 import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
@@ -48,6 +50,20 @@ def test_events_read_back_equal_the_rows(make_info, tmp_path):
         ("time_s", 2000, 1.5),
         ("loss/critic", 2000, 0.25),
     ]
+
+
+def test_a_video_is_a_moving_picture_at_its_step(make_info, tmp_path):
+    logger = TensorBoardLogger()
+    logger.open(make_info())
+    frames = [Image.new("RGB", (20, 10), colour) for colour in ("red", "blue")]
+    file = io.BytesIO()
+    frames[0].save(file, "GIF", save_all=True, append_images=frames[1:], duration=100)
+    logger.video(0, {"env_steps": 50, "updates": 9, "video/return": 2.5}, file.getvalue())
+    logger.close("completed", {})
+    assert ("video/return", 50, 2.5) in scalars(tmp_path)
+    ((image, step),) = [(value.image, step) for value, step in read(tmp_path) if value.tag == "video"]
+    assert (image.width, image.height, step) == (20, 10, 50)
+    assert Image.open(io.BytesIO(image.encoded_image_string)).n_frames == 2
 
 
 def test_offline_runs_count_updates(make_info, tmp_path):

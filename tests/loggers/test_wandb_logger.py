@@ -28,8 +28,10 @@ except RlexpError as error:
     sys.exit(str(error))
 where = loggers.where()
 for index, row in given["rows"]:
-    loggers.log(index, row)
-loggers.close(given["status"], {"status": given["status"], "eval": {"return_mean": 3.5}})
+    gif = row.pop("gif", None)
+    loggers.log(index, row) if gif is None else logger.video(index, row, bytes(gif))
+loggers.close(given["status"], {"status": given["status"], "eval": {"return_mean": 3.5},
+                                "curve": {"area": 2.5, "env_steps_to_threshold": 8, "seconds_to_threshold": None}})
 print(json.dumps(where))
 """
 
@@ -105,6 +107,7 @@ def test_a_run_resumed_and_failed_keeps_its_id_and_gets_each_row_once(session):
 def test_a_run_carries_its_config_axis_group_and_summary(session):
     start, run = session
     rows = [(0, {"env_steps": 0, "updates": 0}), (1, {"env_steps": 8, "updates": 1, "eval/return_mean": 3.5})]
+    rows += [(2, {"env_steps": 9, "updates": 1, "video/return": 4.5, "gif": list(b"GIF89a, moving")})]
     assert start(rows, fields={"notes": "why"}).returncode == 0
     (header,) = of_kind(run, "run")
     assert (header.project, header.display_name, header.run_group, list(header.tags)) == (
@@ -119,10 +122,18 @@ def test_a_run_carries_its_config_axis_group_and_summary(session):
     assert (config["algo_name"], config["env_name"]) == ("ppo", "cartpole")
     axes = {metric.glob_name or metric.name: metric.step_metric for metric in of_kind(run, "metric")}
     assert axes["*"] == "env_steps"
+    assert {metric.name for metric in of_kind(run, "metric") if metric.options.hidden} >= {"env_steps", "updates"}
+    assert header.job_type == "ppo"
     updates = [item for summary in of_kind(run, "summary") for item in summary.update]
     summary = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in updates}
     assert summary["eval/return_mean"] == {"last": 3.5, "max": 3.5}
     assert (summary["status"], summary["final/eval/return_mean"]) == ("completed", 3.5)
+    last = of_kind(run, "history")[2].item
+    media = {item.nested_key[1]: json.loads(item.value_json) for item in last if item.nested_key[0] == "video"}
+    assert media["_type"] == "video-file"
+    (video,) = run.glob(f"wandb/offline-run-*/files/{media['path']}")
+    assert (video.suffix, video.read_bytes()) == (".gif", b"GIF89a, moving")
+    assert (summary["final/curve/area"], summary["final/curve/env_steps_to_threshold"]) == (2.5, 8)
 
 
 def test_an_offline_algorithm_is_drawn_over_updates(session):

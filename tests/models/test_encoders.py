@@ -6,7 +6,8 @@ from torch.nn import functional
 
 from rlexp.envs.spec import Leaf
 from rlexp.errors import ConfigError
-from rlexp.models.encoders import Encoder, EncoderKind, channels_first
+from rlexp.models.cnn import channels_first
+from rlexp.models.encoders import Encoder, EncoderKind
 from tests.models.specs import box, discrete, image, multi_discrete, obs_spec
 
 
@@ -109,7 +110,7 @@ def test_flat_flattens_images_too() -> None:
 
 
 def test_too_small_an_image_is_refused_with_a_way_out() -> None:
-    with pytest.raises(ConfigError, match=r"35×40.*36×36.*ResizeObservation.*encoder=flat"):
+    with pytest.raises(ConfigError, match=r"35×40.*36×36.*env.resize=84.*encoder=flat"):
         Encoder(obs_spec(image(3, 35, 40)))
     with pytest.raises(ConfigError, match="'camera'"):
         Encoder(obs_spec(camera=image(7, 7, 3)))
@@ -124,3 +125,29 @@ def test_a_cnn_without_an_image_is_refused() -> None:
 def test_orthogonal_initialisation_reaches_the_convolutions() -> None:
     weight = Encoder(obs_spec(image(3, 36, 36)), init="orthogonal").leaves[0].convolutions[0].weight.flatten(1)
     torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(32), rtol=1e-4, atol=1e-4)
+
+
+def test_impala_is_three_sections_of_residual_blocks() -> None:
+    x = torch.randint(256, (2, 4, 20, 18), dtype=torch.uint8)
+    encoder = Encoder(obs_spec(image(4, 20, 18)), EncoderKind.impala)
+    cnn = encoder.leaves[0]
+    y = x.float() / 255
+    for section in cnn.sections:
+        entry, a, b, c, d = section
+        y = functional.max_pool2d(entry(y), 3, 2, 1)
+        y = y + b(a(y.relu()).relu())
+        y = y + d(c(y.relu()).relu())
+    assert y.shape == (2, 32, 3, 3)
+    torch.testing.assert_close(encoder(x), cnn.linear(y.relu().flatten(1)).relu())
+    assert [section[0].out_channels for section in cnn.sections] == [16, 32, 32]
+    assert encoder.out == 256
+
+
+def test_drq_v2_is_four_convolutions_without_a_layer_behind() -> None:
+    x = torch.randint(256, (2, 84, 84, 9), dtype=torch.uint8)
+    encoder = Encoder(obs_spec(image(84, 84, 9)), EncoderKind.auto, "torch", EncoderKind.drq_v2)
+    y = x.permute(0, 3, 1, 2).float() / 255 - 0.5
+    for i, layer in enumerate(encoder.leaves[0].convolutions):
+        y = functional.conv2d(y, layer.weight, layer.bias, stride=1 if i else 2).relu()
+    assert encoder.out == 39200
+    torch.testing.assert_close(encoder(x), y.flatten(1))

@@ -12,6 +12,8 @@ from torch.nn import functional
 from rlexp.config.check import build, to_plain
 from rlexp.errors import ConfigError
 from rlexp.models import Activation, EncoderKind, Model, Net, NetDefaults, Network, Norm
+from rlexp.models.description import described
+from rlexp.models.target import TargetNetwork
 from tests.models.specs import box, env_spec, image
 
 SMALL = NetDefaults(hidden=(16, 8), activation=Activation.tanh)
@@ -200,3 +202,20 @@ def test_the_first_of_an_ensemble_alone_says_what_it_says_among_the_others(norm:
 def test_settings_of_hidden_layers_are_refused_where_there_are_none(model: Network) -> None:
     with pytest.raises(ConfigError, match=r"no effect on a network without hidden layers"):
         model.build(env_spec(image(4, 84, 84)), 3, defaults=SMALL)
+
+
+def test_networks_are_described_as_they_are_built() -> None:
+    actor = make(2)
+    critic = make(1, Network(hidden=(5,), norm=Norm.layer), SMALL.of_critic(), action_dim=1, ensemble=2)
+    layers = 4 * 16 + 16 + 16 * 8 + 8 + 8 * 2 + 2
+    members = 2 * ((5 * 5 + 5) + 2 * 5 + (5 + 1))  # LayerNorm has a weight and a bias for each unit
+    parts = {"actor": actor, "target_critic": TargetNetwork(critic), "critic": critic}
+    assert described(parts) == f"actor 16-8 tanh, 2 critics 5 tanh LayerNorm, {layers + members} parameters"
+    seeing = Network(shared_encoder=True)
+    first, second = (seeing.build(env_spec(image(84, 84, 3)), 1, defaults=SMALL) for _ in range(2))
+    alone = sum(parameter.numel() for parameter in first.parameters())
+    seeing.share_encoder(first, second)
+    assert described({"actor": first, "value_net": second}) == (
+        f"actor Nature CNN, value net linear, {alone + 513:,} parameters"  # one CNN of 512 features for both
+    )
+    assert described({"actor": nn.Sequential(nn.Linear(2, 3), nn.ReLU())}) == "actor Sequential, 9 parameters"

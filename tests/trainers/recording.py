@@ -156,6 +156,8 @@ def counting_config(loop: str, **settings: Any) -> dict[str, Any]:
     quiet = {"trainer__eval_episodes": 0, "trainer__checkpoint_interval": 0}
     if loop in ("offline", "mixed"):
         quiet |= {"dataset__size": 60}
+    if loop in ("replay", "mixed"):
+        quiet |= {"trainer__learning_starts": 0, "trainer__batch_size": 8}
     return changed(config, **(quiet | settings))
 
 

@@ -17,6 +17,7 @@ from torch import nn
 from rlexp import evaluation
 from rlexp.callbacks import Callback
 from rlexp.config.trust import EVERYTHING
+from rlexp.errors import ConfigError
 from rlexp.models.target import TargetNetwork
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
@@ -124,7 +125,7 @@ def test_actions_are_random_until_learning_starts_and_the_policys_from_then_on(
 ) -> None:
     monkeypatch.setattr(Recording, "act", lambda self, obs, carry, **_: Act(torch.full((len(obs),), 2)))
     config = counting_config(
-        "replay", env__num_envs=3, trainer__total_steps=150, trainer__learning_starts=60, trainer__train_frequency=1000
+        "replay", env__num_envs=3, trainer__total_steps=150, trainer__learning_starts=60, trainer__train_frequency=150
     )
     train(config, tmp_path / "run")
     actions = np.array(seen.actions)  # [50, 3]
@@ -213,10 +214,51 @@ def test_rows_evaluations_and_checkpoints_come_at_the_promised_counts(loop: str,
     ends = crossings(clocks, 11)
     evals = ends + [clocks[-1]] * (ends[-1] != clocks[-1])
     assert [row[key] for row in rows if "eval/return_mean" in row] == evals
-    assert [row[key] for row in rows if "eval/return_mean" not in row] == crossings(clocks, 7)
+    logged = crossings(clocks, 7)
+    logged += [clocks[-1]] * (logged[-1] != clocks[-1])  # the end of the run has a row in any case
+    assert [row[key] for row in rows if "eval/return_mean" not in row] == logged
     assert [clock for clock, _ in calls(runner, "eval")] == evals
     saved = [int(name.removeprefix("step_")) for name in calls(runner, "checkpoint")]
     assert saved == [*sorted({*crossings(clocks, 13), evals[0]}), clocks[-1]]  # the first evaluation is the best
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_run_that_is_shorter_than_its_interval_has_the_row_of_its_end(loop: str, tmp_path: Path) -> None:
+    config = counting_config(loop, **budget(loop, 8), trainer__log_interval=1000)
+    trainer = train(config, tmp_path / "run").trainer
+    (row,) = rows_of(tmp_path / "run")
+    assert (row["updates"], row["env_steps"]) == (trainer.updates, trainer.env_steps)
+    assert row["rate/float"] == 1.0  # a metric of the last update
+    resume_run(tmp_path / "run", ["trainer.patience=9"], trust=EVERYTHING)  # decides anew, and has nothing left to do
+    assert len(rows_of(tmp_path / "run")) == 1
+
+
+@pytest.mark.parametrize("loop", ["replay", "mixed"])
+@pytest.mark.parametrize("setting", ["batch_size", "learning_starts"])
+def test_a_memory_too_small_for_a_batch_or_for_the_first_steps_is_refused(setting: str, loop: str) -> None:
+    config = counting_config(loop, buffer__capacity=30, **{f"trainer__{setting}": 30})
+    Runner(config)
+    with pytest.raises(
+        ConfigError, match=rf"capacity=30 is smaller than trainer\.{setting}=31.* buffer\.capacity=31 or more"
+    ):
+        Runner(changed(config, **{f"trainer__{setting}": 31}))
+
+
+def test_a_new_run_that_would_end_before_its_first_update_is_refused(tmp_path: Path) -> None:
+    for num_envs, frequency, starts, first in ((1, 1, 8, 9), (3, 4, 2, 4), (3, 1, 10, 11), (2, 16, 3, 16)):
+        for steps in range(1, 18):
+            trainer = Replay(total_steps=steps, learning_starts=starts, train_frequency=frequency)
+            if steps + -steps % num_envs >= first:  # whole steps of all environments
+                trainer.check_budget(num_envs)
+                continue
+            with pytest.raises(ConfigError, match=rf"total_steps={steps} .* at step {first} \(.*starts={starts}, "):
+                trainer.check_budget(num_envs)
+    config = counting_config("replay", trainer__total_steps=8, trainer__learning_starts=8)
+    with pytest.raises(ConfigError, match="before its first update"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    pretrained = counting_config("mixed", trainer__total_steps=8, trainer__learning_starts=8)
+    train(changed(pretrained, trainer__offline_pretrain_updates=2), tmp_path / "mixed")  # it has learned before
 
 
 @pytest.mark.parametrize("pretraining", [30, 35])

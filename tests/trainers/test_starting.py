@@ -14,9 +14,10 @@ import torch
 
 from rlexp.checkpoint import identity, load_checkpoint
 from rlexp.config.compose import compose
-from rlexp.config.trust import EVERYTHING
+from rlexp.config.continuing import other_loop
+from rlexp.config.trust import EVERYTHING, trusting
 from rlexp.datasets.files import save_npz
-from rlexp.errors import CheckpointError, ConfigError, RlexpError, RunError
+from rlexp.errors import CheckpointError, ConfigError, RlexpError, RunError, UntrustedError
 from rlexp.loading import load
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
@@ -229,21 +230,68 @@ def test_an_agent_that_does_not_fit_is_refused_before_anything_is_written(
 
 @pytest.mark.parametrize("loop", ["mixed", "replay"])
 def test_a_resume_in_another_loop_is_answered_with_the_command_for_it(loop: str, tmp_path: Path) -> None:
-    source = offline("cal_ql", tmp_path / "offline", algo__gamma=0.9)
+    settings = {
+        "algo__gamma": 0.9,
+        "env__kwargs": {"g": 9.0},
+        "buffer__n_step": 2,
+        "trainer__eval_episodes": 2,
+        "trainer__patience": 7,
+        "trainer__callbacks": [{"_target_": LISTENER, "stop_at": 3}],
+        "seed": 3,
+    }
+    source = offline("cal_ql", tmp_path / "offline", **settings)
     before = (source / "run.json").read_bytes()
+    budget = ["trainer.total_steps=16", "trainer.learning_starts=8"]
     with pytest.raises(ConfigError, match="goes on in a new run") as refusal:
-        resume_run(source, [f"trainer={loop}", "trainer.total_steps=16"], trust=EVERYTHING)
+        resume_run(source, [f"trainer={loop}", *budget], trust=EVERYTHING)
     assert (source / "run.json").read_bytes() == before
     words = shlex.split(str(refusal.value).splitlines()[-1])
     assert words[0] == "rlexp"
-    made, old = compose(words[1:]), pendulum("cal_ql", "offline", algo__gamma=0.9)
+    made, old = compose(words[1:]), pendulum("cal_ql", "offline", **settings)
     assert made["init_from"] == str(source)
-    assert made["trainer"]["total_steps"] == 16
-    for group in ("algo", "model", "env", *(["dataset"] if loop == "mixed" else [])):
-        assert made[group] == old[group]
-    Runner(changed(made, progress="none", compile=False, trainer__eval_episodes=0)).train(tmp_path / "online")
+    assert (made["trainer"]["total_steps"], made["trainer"]["learning_starts"]) == (16, 8)
+    for group, node in made.items():
+        if group == "trainer":
+            both = [key for key in node if key in old[group] and key != "_target_"]
+            assert {key: node[key] for key in both} == {key: old[group][key] for key in both}
+        elif group not in ("name", "init_from"):
+            assert node == (None if (group, loop) == ("dataset", "replay") else old[group]), group
+    Runner(made).train(tmp_path / "online")
     with pytest.raises(ConfigError, match="cannot learn in that loop"):
         resume_run(offline("bc", tmp_path / "bc"), [f"trainer={loop}"], trust=EVERYTHING)
+
+
+def test_the_command_for_another_loop_keeps_choices_beside_settings() -> None:
+    asked = "algo=dqn env=atari env.game=breakout buffer=prioritized buffer.alpha=0.5 trainer.batch_size=32 threads=1"
+    asked += " logger=[tensorboard] logger.tensorboard.hparams=false compile=false model=impala device=cpu seed=2"
+    asked += " algo.schedules.epsilon=null algo.schedules.learning_rate.end=1e-5 trainer.total_steps=9000"
+    old = compose([*asked.split(), "name=old", "env.reference_returns=[1.5,30]"])
+    refusal = other_loop(old, ["trainer=mixed", "dataset=random", "trainer.batch_size=64"], Path("old"), EVERYTHING)
+    made = compose(shlex.split(str(refusal).splitlines()[-1])[1:])
+    assert made["dataset"]["_target_"].endswith("RandomDataset")
+    assert made["trainer"] == made["trainer"] | old["trainer"] | {
+        "_target_": "rlexp.trainers.mixed.Mixed",
+        "batch_size": 64,
+    }
+    same = [key for key in made if key not in ("name", "init_from", "dataset", "trainer")]
+    assert {key: made[key] for key in same} == {key: old[key] for key in same}
+
+
+def test_no_command_is_proposed_that_would_run_code_which_nobody_has_trusted() -> None:
+    old = compose(["algo=iql", "env=pendulum"])
+    old["trainer"]["callbacks"] = [{"_target_": "os.system", "command": "touch x"}]
+    with pytest.raises(UntrustedError, match="os"):
+        other_loop(old, ["trainer=mixed"], Path("old"), trusting())
+
+
+@pytest.mark.parametrize("loop", ["mixed", "replay"])
+def test_the_command_for_another_loop_evaluates_by_data_where_it_has_some(loop: str) -> None:
+    old = compose(["algo=iql", "env=pendulum", "evaluator=fqe", "evaluator.updates=7", "buffer.capacity=9999"])
+    refusal = other_loop(old, [f"trainer={loop}"], Path("old"), EVERYTHING)
+    made = compose(shlex.split(str(refusal).splitlines()[-1])[1:])
+    assert (made["evaluator"] == old["evaluator"]) == (loop == "mixed")
+    assert (made["dataset"] == old["dataset"]) == (loop == "mixed")
+    assert made["buffer"] == old["buffer"]
 
 
 def test_an_agent_trained_without_an_environment_goes_on_in_one_with_its_action_limits(tmp_path: Path) -> None:

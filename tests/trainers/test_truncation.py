@@ -103,7 +103,7 @@ def test_replay_learns_from_the_true_next_observations(
         **envs(num_envs, vectorization),
         trainer__total_steps=50 * num_envs,  # the ring wraps twice
         trainer__learning_starts=num_envs,
-        trainer__batch_size=24,
+        trainer__batch_size=20,
         buffer__capacity=ring_rows * num_envs,
         buffer__n_step=n_step,
     )
@@ -375,7 +375,7 @@ def test_a_file_with_neither_still_ends_episodes_where_they_terminate(n_step: in
 def test_mixed_learns_from_prior_and_own_transitions_alike(
     vectorization: str, num_envs: int, n_step: int, seen: Watch, tmp_path: Path
 ) -> None:
-    ring_rows, batch_size, prior_rows = 16, 20, 5
+    ring_rows, batch_size, prior_rows = 16, 16, 4
     config = counting_config(
         "mixed",
         **envs(num_envs, vectorization),
@@ -522,7 +522,7 @@ def test_offline_normalises_with_the_statistics_of_its_data(seen: Watch, tmp_pat
 def test_the_returns_and_lengths_of_training_episodes_are_reported(
     vectorization: str, loop: str, seen: Watch, tmp_path: Path
 ) -> None:
-    steps = {"trainer__rollout_steps": 10} if loop == "on_policy" else {"trainer__learning_starts": 1000}
+    steps = {"trainer__rollout_steps": 10} if loop == "on_policy" else {"trainer__learning_starts": 899}
     config = counting_config(
         loop,
         **envs(3, vectorization),

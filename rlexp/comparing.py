@@ -1,0 +1,92 @@
+"""What tells runs apart: their configs side by side. Free of torch.
+
+A setting of a component (``algo.clip_range``) is compared among the runs that have that component. Where an algorithm,
+environment or other component is exchanged, the settings that merely follow from that choice are not what was varied.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlexp.config.component import snake_case
+
+UNLIKE = ("name", "progress", "logger", "device")  # of the occasion, not of the experiment
+# How a run was computed and looked at: it differs, but changes nothing that is learned (or its last digits).
+WATCHING = ("compile", "threads", "trainer.log_interval", "trainer.eval_interval", "trainer.eval_episodes",
+            "trainer.checkpoint_interval", "trainer.keep_checkpoints")  # fmt: skip
+CHOICES = ("algo", "env", "env.id", "dataset", "trainer", "buffer", "model")  # what other settings may follow from
+SEED = "seed"
+
+Flat = dict[str, Any]  # a config with dotted keys; of a component its name: algo = "ppo"
+
+
+def flat_config(config: Mapping[str, Any]) -> Flat:
+    """A config as dotted keys and plain values; empty schedules are left out."""
+    flat: Flat = {}
+
+    def add(node: Mapping[str, Any], prefix: str) -> None:
+        for key, value in node.items():
+            name = f"{prefix}{key}"
+            if key == "_target_":
+                flat[prefix.rstrip(".") or "_target_"] = snake_case(str(value).rpartition(".")[2])
+            elif isinstance(value, Mapping) and value:
+                add(value, f"{name}.")
+            elif not name.startswith("algo.schedules.") or value is not None:
+                flat[name] = value
+
+    add(config, "")
+    return flat
+
+
+def key_of(value: Any) -> str:
+    """A value as text that is equal where the values are."""
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def compared(flat: Flat) -> Flat:
+    """The settings that make an experiment what it is."""
+    return {key: value for key, value in flat.items() if key.split(".")[0] not in UNLIKE}
+
+
+def differing(flats: Sequence[Flat]) -> list[str]:
+    """The keys whose values differ between runs, in the order of the configs."""
+    runs = [compared(flat) for flat in flats]
+    keys = dict.fromkeys(key for run in runs for key in run)
+    return [key for key in keys if len({key_of(run.get(key)) for run in _having(key, runs)}) > 1]
+
+
+def _having(key: str, runs: Sequence[Flat]) -> list[Flat]:
+    """The runs in which a key has a meaning: those that set it, or that could, having the same component."""
+    group = key.split(".")[0]
+    kinds = {key_of(run.get(group)) for run in runs if key in run}
+    return [run for run in runs if key in run or ("." in key and key_of(run.get(group)) in kinds)]
+
+
+def varied(flats: Sequence[Flat]) -> list[str]:
+    """Of :func:`differing` what was varied: not what follows from another choice, such as the algorithm."""
+    keys, runs = [key for key in differing(flats) if key not in WATCHING], [compared(flat) for flat in flats]
+    kept: list[str] = []
+    for key in sorted(keys, key=lambda key: CHOICES.index(key) if key in CHOICES else len(CHOICES)):
+        choices = [choice for choice in kept if choice in CHOICES]
+        if key == SEED or not any(_follows(key, choice, runs) for choice in choices):
+            kept.append(key)
+    return [key for key in keys if key in kept]
+
+
+def _follows(key: str, choice: str, runs: Sequence[Flat]) -> bool:
+    """Whether the value of a key is the same wherever the choice is."""
+    values: dict[str, set[str]] = {}
+    for run in _having(key, runs):
+        values.setdefault(key_of(run.get(choice)), set()).add(key_of(run.get(key)))
+    return all(len(each) == 1 for each in values.values())
+
+
+def seed_groups(flats: Sequence[Flat]) -> list[list[int]]:
+    """The positions of runs that differ in nothing but their seed, in the order of the first of each."""
+    groups: dict[str, list[int]] = {}
+    for position, flat in enumerate(flats):
+        settings = {key: value for key, value in compared(flat).items() if key not in (SEED, *WATCHING)}
+        groups.setdefault(key_of(settings), []).append(position)
+    return list(groups.values())

@@ -1,0 +1,5 @@
+"""``rlexp report``: many runs side by side, as one page that needs nothing but a browser. Free of torch."""
+
+from rlexp.report.page import write_report
+
+__all__ = ["write_report"]

@@ -1,0 +1,102 @@
+"""What presets are held to: the least return or rate of success, and within how much. Data only; free of torch."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Unit = Literal["steps", "updates"]  # of the environment; of an agent that learns from data
+OVERSHOOT = 1.02  # the last rollout may go beyond the budget
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the median over seeds is to reach at the end."""
+
+    least: float
+    budget: int  # no run may take more
+    unit: Unit = "steps"
+    success: bool = False  # the share of episodes that succeed, not their mean return
+    fails: bool = False  # shows what cannot be learned so: the median stays below ``least``
+    clones: bool = False  # learns from an expert, who is hardly surpassed; others must surpass their data on average
+
+    @property
+    def figure(self) -> str:
+        """What of an evaluation is compared."""
+        return "success_rate" if self.success else "return_mean"
+
+    def __str__(self) -> str:
+        return f"{'success ' if self.success else ''}{'<' if self.fails else '≥'} {self.least:g}"
+
+    def met(self, finals: Sequence[float], spent: int, data: float | None = None) -> bool:
+        """Whether the last evaluations of all seeds are as wanted; ``data`` is the mean return of the data."""
+        median = statistics.median(finals)
+        reached = median < self.least if self.fails else median >= self.least
+        surpassed = data is None or self.clones or median > data
+        return reached and surpassed and spent <= self.budget * OVERSHOOT
+
+
+TARGETS = {
+    "ppo_cartpole": Target(475, 100_000),
+    "dqn_cartpole": Target(475, 80_000),
+    "dqn_double_cartpole": Target(475, 80_000),
+    "dqn_dueling_cartpole": Target(475, 80_000),
+    "dqn_prioritized_cartpole": Target(475, 80_000),
+    "dqn_n_step_cartpole": Target(475, 80_000),
+    "dqn_noisy_cartpole": Target(475, 80_000),
+    "c51_cartpole": Target(475, 80_000),
+    "qrdqn_cartpole": Target(475, 80_000),
+    "iqn_cartpole": Target(475, 80_000),
+    "rainbow_cartpole": Target(475, 80_000),
+    "discrete_sac_cartpole": Target(475, 80_000),
+    "a2c_cartpole": Target(475, 300_000),
+    "trpo_cartpole": Target(475, 100_000),
+    "recurrent_ppo_cartpole_masked": Target(450, 300_000),
+    "ppo_cartpole_masked": Target(200, 300_000, fails=True),
+    "ppo_acrobot": Target(-100, 300_000),
+    "dqn_acrobot": Target(-100, 300_000),
+    "ppo_lunar_lander": Target(200, 1_000_000),
+    "dqn_lunar_lander": Target(200, 1_000_000),
+    "ppo_pendulum": Target(-250, 200_000),
+    "trpo_pendulum": Target(-250, 200_000),
+    "sac_pendulum": Target(-200, 20_000),
+    "ddpg_pendulum": Target(-200, 20_000),
+    "td3_pendulum": Target(-200, 20_000),
+    "drq_v2_pendulum": Target(-400, 30_000),
+    "ppo_pong": Target(18, 3_000_000),
+    "dqn_pong": Target(0, 1_000_000),
+    "tqc_pendulum": Target(-200, 20_000),
+    "redq_pendulum": Target(-200, 20_000),
+    "crossq_pendulum": Target(-200, 20_000),
+    "simba_pendulum": Target(-200, 20_000),
+    "droq_pendulum": Target(-200, 20_000),
+    "rlpd_pendulum": Target(-200, 10_000),
+    "crr_pendulum": Target(-250, 30_000, "updates"),
+    "awac_pendulum": Target(-250, 30_000, "updates"),
+    "iql_pendulum": Target(-250, 30_000, "updates"),
+    "xql_pendulum": Target(-250, 30_000, "updates"),
+    "bc_pendulum": Target(-250, 20_000, "updates", clones=True),
+    "awr_pendulum": Target(-250, 20_000, "updates", clones=True),
+    "marwil_pendulum": Target(-250, 20_000, "updates", clones=True),
+    "bc_cartpole": Target(475, 20_000, "updates", clones=True),
+    "marwil_cartpole": Target(475, 30_000, "updates"),
+    "iql_cartpole": Target(475, 30_000, "updates"),
+    "awac_cartpole": Target(475, 30_000, "updates"),
+    "crr_cartpole": Target(475, 30_000, "updates"),
+    "her_dqn_bit_flip": Target(0.9, 100_000, success=True),
+    "dqn_bit_flip": Target(0.1, 100_000, success=True, fails=True),
+    "cql_pendulum": Target(-250, 30_000, "updates"),
+    "cal_ql_pendulum": Target(-250, 30_000, "updates"),
+    "sac_n_pendulum": Target(-250, 30_000, "updates"),
+    "edac_pendulum": Target(-250, 30_000, "updates"),
+    "bcq_pendulum": Target(-250, 30_000, "updates"),
+    "bear_pendulum": Target(-250, 30_000, "updates"),
+    "td3_bc_pendulum": Target(-250, 30_000, "updates"),
+    "rebrac_pendulum": Target(-250, 30_000, "updates"),
+    "discrete_cql_cartpole": Target(475, 30_000, "updates"),
+    "discrete_bcq_cartpole": Target(475, 30_000, "updates"),
+    "her_sac_point_maze_open": Target(0.9, 15_000, success=True),
+    "sac_point_maze_open": Target(0.7, 15_000, success=True, fails=True),
+}

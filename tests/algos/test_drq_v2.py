@@ -1,0 +1,97 @@
+"""DrQ-v2's mathematics: by hand, and against code written from the paper."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from rlexp.algos.drq_v2 import drq_v2_action, drq_v2_actor_loss, drq_v2_shift
+from rlexp.models.cnn import CNN
+from tests.algos.common import random_batch, small_algo
+
+
+@pytest.mark.parametrize(("shape", "axes"), [((3, 6, 7), (-2, -1)), ((6, 7, 3), (-3, -2)), ((2, 6, 7, 1), (-3, -2))])
+def test_a_shift_pads_with_the_border_and_cuts_out(shape: tuple[int, ...], axes: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    image, shift = rng.integers(0, 256, (5, *shape), np.uint8), rng.integers(0, 5, (5, 2))
+    shift[0] = 2  # not moved
+    moved = drq_v2_shift(torch.from_numpy(image), torch.from_numpy(shift), 2, axes).numpy()
+    assert moved.dtype == np.uint8
+    np.testing.assert_array_equal(moved[0], image[0])
+    rows, columns = (axis % (len(shape) + 1) - 1 for axis in axes)
+    width = [(2, 2) if axis in (rows, columns) else (0, 0) for axis in range(len(shape))]
+    for one, (top, left), expected in zip(image, shift, moved):
+        padded = np.moveaxis(np.pad(one, width, mode="edge"), (rows, columns), (0, 1))
+        cut = padded[top : top + 6, left : left + 7]
+        np.testing.assert_array_equal(np.moveaxis(cut, (0, 1), (rows, columns)), expected)
+
+
+def test_noise_is_clipped_before_the_action_and_gradients_pass_the_bounds() -> None:
+    mean = torch.tensor([0.0, 0.0, 0.9, -0.9], requires_grad=True)
+    action = drq_v2_action(mean, torch.tensor([0.2, -2.0, 1.0, -1.0]), 0.5, 0.3)
+    torch.testing.assert_close(action, torch.tensor([0.1, -0.3, 1.0, -1.0]))
+    action.sum().backward()
+    torch.testing.assert_close(mean.grad, torch.ones(4))
+
+
+def test_the_actor_follows_the_smaller_critic() -> None:
+    assert drq_v2_actor_loss(torch.tensor([[1.0, 4.0], [3.0, 2.0]])).item() == -1.5
+
+
+def test_an_update_equals_one_written_from_the_paper() -> None:
+    algo = small_algo("drq_v2", "algo.exploration_noise=0.4", "algo.feature_size=6", "algo.schedules={}", obs="image")
+    batch = random_batch(algo, 4)
+    noise = copy.deepcopy(algo).randomness(batch)  # with a copy of the generator
+    before = copy.deepcopy(algo)
+    algo.update(batch)
+
+    cnn = next(module for module in before.encoder.modules() if isinstance(module, CNN))
+
+    def encode(obs, shift):
+        x = obs.movedim(-1, 1).float()
+        x = functional.pad(x, (4, 4, 4, 4), mode="replicate")
+        x = torch.stack([one[:, top : top + 36, left : left + 36] for one, (top, left) in zip(x, shift.tolist())])
+        x = x / 255 - 0.5
+        for i, layer in enumerate(cnn.convolutions):
+            x = functional.conv2d(x, layer.weight, layer.bias, stride=1 if i else 2).relu()
+        return x.flatten(1)
+
+    def noisy(mean, draw):
+        action = mean + (0.4 * draw).clamp(-0.3, 0.3)
+        return action + (action.clamp(-1, 1) - action).detach()
+
+    with torch.no_grad():
+        following = encode(batch.next_obs, noise["next_shift"])
+        action = noisy(before.actor(following).tanh(), noise["next_action"])
+        q1, q2 = before.critic(following, action)[..., 0]  # the targets are still the critics
+        target = batch.reward + batch.discount * torch.minimum(q1, q2)
+    critic = torch.optim.Adam([*before.encoder.parameters(), *before.critic.parameters()], lr=1e-4)
+    actor = torch.optim.Adam(before.actor.parameters(), lr=1e-4)
+    features = encode(batch.obs, noise["shift"])
+    old = copy.deepcopy(before.critic)
+    q1, q2 = before.critic(features, batch.action)[..., 0]
+    ((q1 - target).square().mean() + (q2 - target).square().mean()).backward()
+    critic.step()
+    features = features.detach()
+    actor.zero_grad()
+    q1, q2 = before.critic(features, noisy(before.actor(features).tanh(), noise["action"]))[..., 0]
+    (-torch.minimum(q1, q2).mean()).backward()
+    actor.step()
+    for ours, theirs in zip((algo.encoder, algo.critic, algo.actor), (before.encoder, before.critic, before.actor)):
+        for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-4, atol=2e-6)
+    for mine, was, now in zip(algo.target_critic.parameters(), old.parameters(), before.critic.parameters()):
+        torch.testing.assert_close(mine, was + 0.01 * (now - was), rtol=1e-4, atol=2e-6)
+
+
+def test_the_actor_does_not_change_the_encoder() -> None:
+    algo = small_algo("drq_v2", obs="image")
+    batch = random_batch(algo, 4)
+    noise = algo.randomness(batch)
+    before = [parameter.clone() for parameter in algo.encoder.parameters()]
+    algo.actor_phase(algo.encoder(batch.obs), noise)
+    assert all(torch.equal(a, b) for a, b in zip(before, algo.encoder.parameters()))

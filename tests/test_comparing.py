@@ -1,0 +1,54 @@
+"""What tells runs apart."""
+
+from __future__ import annotations
+
+from rlexp.comparing import differing, flat_config, seed_groups, varied
+from tests.fake_runs import config_of
+
+
+def flats(*configs):
+    return [flat_config(config) for config in configs]
+
+
+def test_a_config_is_flattened_to_dotted_keys_and_components_to_their_names():
+    flat = flat_config(config_of(algo__gamma=0.5))
+    assert (flat["algo"], flat["algo.gamma"], flat["env.id"], flat["seed"]) == ("dqn", 0.5, "CartPole-v1", 0)
+    assert not any("_target_" in key for key in flat)
+    assert not [key for key, value in flat.items() if key.startswith("algo.schedules.") and value is None]
+    assert flat["algo.schedules.epsilon.end"] == 0.05  # one that the algorithm begins with
+
+
+def test_only_settings_that_differ_are_named_and_the_name_of_a_run_is_none():
+    runs = flats(config_of(name="a", algo__gamma=0.9), config_of(name="b", algo__gamma=0.99), config_of(name="c"))
+    assert differing(runs) == ["algo.gamma"]
+    assert differing(runs[1:]) == []
+
+
+def test_a_list_differs_from_null_and_from_another_list():
+    assert differing(flats(config_of(), config_of(model__hidden=[16, 16]))) == ["model.hidden"]
+
+
+def test_what_follows_from_the_algorithm_was_not_varied():
+    dqn, ppo = config_of("dqn"), config_of("ppo")
+    found = differing(flats(dqn, ppo))
+    assert {"algo", "trainer", "buffer", "algo.learning_rate"} <= set(found)
+    assert "algo.clip_range" not in found  # only one of them has it
+    assert varied(flats(dqn, ppo)) == ["algo"]
+
+
+def test_a_setting_that_also_varies_within_an_algorithm_was_varied():
+    runs = flats(config_of("dqn"), config_of("ppo"), config_of("ppo", algo__learning_rate=0.1))
+    assert varied(runs) == ["algo", "algo.learning_rate"]
+
+
+def test_how_a_run_is_watched_differs_but_is_not_what_was_varied():
+    runs = flats(config_of(), config_of(trainer__eval_interval=7, threads=2))
+    assert differing(runs) == ["threads", "trainer.eval_interval"]
+    assert varied(runs) == []
+
+
+def test_runs_that_differ_only_in_their_seed_belong_together():
+    settings = [(0.9, 1), (0.99, 1), (0.9, 2), (0.99, 3), (0.9, 3)]
+    runs = flats(*(config_of(algo__gamma=gamma, seed=seed, name=f"{gamma}-{seed}") for gamma, seed in settings))
+    assert seed_groups(runs) == [[0, 2, 4], [1, 3]]
+    assert varied(runs) == ["seed", "algo.gamma"]
