@@ -51,7 +51,7 @@ def run(*, against: Sequence[str], rounds: int) -> list[dict[str, Any]]:
         {
             "name": command.name,
             "side": command.side,
-            "command": command.line,
+            "command": [_portable(word) for word in command.line],
             "median": median(each),
             "rounds": [round(value, 4) for value in each],
             "target": command.target,
@@ -84,6 +84,11 @@ def timed(command: Sequence[str], code: int) -> float:
         said = (done.stderr or done.stdout).strip()[-2000:]
         raise BenchError(f"{' '.join(command)} ended with code {done.returncode} instead of {code}: {said}")
     return taken
+
+
+def _portable(word: str) -> str:
+    """A word of a command as it is kept: where this machine has its files is nobody else's business."""
+    return {sys.executable: "python", str(SCRIPT): SCRIPT.name}.get(word, word)
 
 
 def _rlexp(*arguments: str) -> list[str]:
