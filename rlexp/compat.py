@@ -21,6 +21,11 @@ def check_env_settings(env: GymEnv, trainer: Trainer, dataset: Any = None) -> No
     """Refuse a setting of the environment that the loop would silently ignore, or that another one contradicts."""
     if env.normalize_obs and getattr(dataset, "obs", None) is ObsScaling.standardize:
         raise ConfigError("dataset.obs=standardize and env.normalize_obs=true are two ways to do the same: choose one.")
+    if env.normalize_obs and not any(leaf.dtype == "float32" for leaf in env.spec().obs.seen.values()):
+        raise ConfigError(
+            f"env.normalize_obs has no effect: {env.spec().id} shows only bytes and integers, which pass as they are "
+            "(images are scaled by their encoder). Leave it out."
+        )
     if env.normalize_reward and getattr(dataset, "reward", Reward.none) is not Reward.none:
         raise ConfigError("dataset.reward and env.normalize_reward are two ways to do the same: choose one.")
     if env.show_achieved_goal and not env.spec().obs.has_goals:

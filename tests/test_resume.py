@@ -244,6 +244,38 @@ def test_a_run_killed_at_many_moments_ends_like_one_that_was_not(algo: str, driv
     assert_same(tmp_path / "parts", tmp_path / "whole")
 
 
+PIXELS = {
+    "dqn": ["env=cartpole_pixels", "buffer=prioritized", "buffer.capacity=150"],  # which the run fills
+    "ppo": ["env=cartpole_pixels", "model.shared_encoder=true"],
+    "sac": ["env=pendulum_pixels", "buffer.capacity=150"],
+    "recurrent_ppo": ["env=cartpole_pixels", "env.frame_stack=1"],
+    "drq_v2": ["env=pendulum_pixels"],
+}
+PIXEL_RUN = ("env.kwargs.size=36", "trainer.total_steps=240", "trainer.log_interval=16", "trainer.eval_interval=120")
+PIXEL_RUN += ("trainer.checkpoint_interval=48",)
+
+
+@pytest.mark.parametrize("algo", PIXELS)
+def test_runs_on_pixels_are_resumed_to_the_last_bit(algo: str, driver: Driver, tmp_path: Path) -> None:
+    settings = overrides(algo, *PIXELS[algo], *PIXEL_RUN)
+    assert train(driver, tmp_path / "whole", settings) == 0, driver.said
+    kills = [{"event": "work", "count": 9, "rows": 4}, {"event": "file", "count": 12, "rows": 5}, {"event": "last"}]
+    kill_and_resume(driver, tmp_path / "parts", settings, kills)
+    assert_same(tmp_path / "parts", tmp_path / "whole")
+    rows = rows_of(tmp_path / "whole")
+    assert any(name.startswith("loss/") for row in rows for name in row)  # it has learned
+
+
+def test_games_are_resumed_in_the_middle_of_later_lives(driver: Driver, tmp_path: Path) -> None:
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    game = ("env=atari", "env.game=breakout", "env.size=36", "env.max_episode_steps=100", "env.sticky_actions=0.25")
+    settings = overrides("dqn", *game, *PIXEL_RUN[1:])
+    assert train(driver, tmp_path / "whole", settings) == 0, driver.said
+    kill_and_resume(driver, tmp_path / "parts", settings, [{"event": "work", "count": 9, "rows": 9}])
+    assert_same(tmp_path / "parts", tmp_path / "whole")
+
+
 @pytest.mark.parametrize("interval", [0, 8])  # the best is the very first checkpoint, or one of several
 def test_the_best_checkpoint_survives_a_kill_while_it_is_saved(interval: int, driver: Driver, tmp_path: Path) -> None:
     once = ("trainer.eval_interval=24", "trainer.stop_return=-1e9", f"trainer.checkpoint_interval={interval}")

@@ -118,6 +118,12 @@ def unseen() -> GymEnv:
     return env
 
 
+def test_an_environment_without_a_way_to_draw_is_told_so() -> None:
+    pytest.importorskip("cv2")
+    with pytest.raises(EnvError, match=r"BitFlip-v0 has no render mode 'rgb_array'"):
+        check_filming(GymEnv(id="BitFlip-v0"))
+
+
 def test_an_agent_films_what_it_plays(tmp_path: Path) -> None:
     agent = rlexp.DQN(env=lambda render_mode=None: CountingEnv(render_mode=render_mode), progress="none")
     played = agent.evaluate(2, video=tmp_path / "play.mp4")

@@ -129,6 +129,10 @@ class DrQv2(DDPG):
         """π(s), [B, A], of images as they are."""
         return self.actor(self.encoder(obs)).tanh()  # type: ignore[no-any-return]
 
+    def q(self, obs: Obs, action: Tensor) -> Tensor:
+        """Q_i(s, a), [n, B], of images as they are."""
+        return self.critic(self.encoder(obs), action)[..., 0]  # type: ignore[no-any-return]
+
     def shifted(self, obs: Obs, shift: Tensor) -> Obs:
         """Observations with their images moved; those of one observation together."""
         if not isinstance(obs, dict):

@@ -21,6 +21,7 @@ from rlexp.config.component import component
 from rlexp.config.fields import Count, Fraction, Natural
 from rlexp.envs.gym_env import GymEnv, Vectorization
 from rlexp.envs.locate import missing_package
+from rlexp.envs.pixels import check_side
 from rlexp.envs.vector import VecEnv
 from rlexp.envs.wrappers import FrameStack
 from rlexp.errors import ConfigError, EnvError
@@ -70,6 +71,7 @@ class AtariEnv(GymEnv):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.backend = Backend(self.backend)
+        check_side("env.size", self.size)
         if self.wrappers and self.backend is Backend.vector:
             raise ConfigError("env.wrappers need single environments: add env.backend=gym.")
         if self.vectorization is Vectorization.subprocess and self.backend is Backend.vector:
@@ -107,7 +109,7 @@ class AtariEnv(GymEnv):
         ale = import_ale(self.game)
         env: gym.Env = ale.env.AtariEnv(
             self.game,
-            obs_type="grayscale",  # not looked at: the preprocessing reads the screen itself
+            obs_type="grayscale" if self.grayscale else "rgb",  # the preprocessing reads screens of this form
             frameskip=1,
             repeat_action_probability=self.sticky_actions,
             full_action_space=self.full_action_space,
@@ -222,5 +224,9 @@ def import_ale(game: str) -> Any:
         near = difflib.get_close_matches(game.lower(), games, n=3)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise EnvError(f"env.game={game} is no Atari game.{hint}")
+    try:
+        ale.roms.get_rom_path(game)
+    except OSError as error:  # a folder of the user's own (ALE_ROMS_DIR) without it, or a damaged file
+        raise EnvError(f"env.game={game}: its ROM cannot be read ({' '.join(str(error).split())}).") from error
     ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)
     return ale

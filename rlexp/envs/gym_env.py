@@ -19,7 +19,7 @@ from rlexp.config.component import component
 from rlexp.config.fields import Count, Positive
 from rlexp.envs.locate import find_registration, locate_wrapper, missing_package, wrapper_parts
 from rlexp.envs.masking import MaskInObservation, mask_source
-from rlexp.envs.pixels import Images, rendered
+from rlexp.envs.pixels import Images, check_side, rendered
 from rlexp.envs.spec import EnvSpec, ObsSpec, spec_of
 from rlexp.envs.subproc import SubprocVecEnv
 from rlexp.envs.vector import SyncVecEnv, VecEnv
@@ -28,7 +28,7 @@ from rlexp.errors import ConfigError, EnvError, UnknownEnvError
 from rlexp.machine import cpu_count
 
 MAX_ENVS = 65_536  # each is an object with a simulator behind it: more is a mistake, or an attack on the memory
-
+MAX_STACK = 256  # frames shown together, for the same reason
 
 _UNKNOWN = "unknown"
 
@@ -70,6 +70,10 @@ class GymEnv:
         self.vectorization = Vectorization(self.vectorization)  # Python code may give its name
         if self.num_envs > MAX_ENVS:
             raise ConfigError(f"env.num_envs must be at most {MAX_ENVS}, not {self.num_envs}.")
+        if self.frame_stack > MAX_STACK:
+            raise ConfigError(f"env.frame_stack must be at most {MAX_STACK}, not {self.frame_stack}.")
+        if self.resize is not None:
+            check_side("env.resize", self.resize)
 
     def make(self, render_mode: str | None = None) -> gym.Env:
         """One environment with its time limit and wrappers, as Gymnasium gives it."""
@@ -152,6 +156,8 @@ class GymEnv:
             raise EnvError(missing_package(self.id, error)) from error
         except TypeError as error:
             reason = error.__cause__ or error  # Gymnasium repeats all kwargs around the constructor's own message
+            if render_mode and "render_mode" in str(reason):
+                raise EnvError(f"{self.id} has no render mode {render_mode!r}: it cannot be drawn or shown.") from error
             raise EnvError(f"{self.id} cannot be made with env.kwargs={self.kwargs}: {reason}") from error
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"

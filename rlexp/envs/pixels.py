@@ -13,7 +13,15 @@ import numpy as np
 from gymnasium import spaces
 
 from rlexp.envs.locate import missing_package
-from rlexp.errors import EnvError
+from rlexp.errors import ConfigError, EnvError
+
+MAX_SIDE = 2_048  # pixels of a side that images are scaled to: more is a mistake, or an attack on the memory
+
+
+def check_side(setting: str, side: int) -> None:
+    """Refuse images of a size that nobody means."""
+    if side > MAX_SIDE:
+        raise ConfigError(f"{setting} must be at most {MAX_SIDE}, not {side}.")
 
 
 def rendered(env: gym.Env, env_id: str) -> gym.Env:

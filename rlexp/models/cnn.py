@@ -48,7 +48,7 @@ class CNN(nn.Module):
             raise ConfigError(
                 f"The observation{f' {name!r}' if name else ''} is an image of {self.height}×{self.width}; "
                 f"{self.name} needs at least {self.min_side}×{self.min_side}. Enlarge it with "
-                "env.resize=84, or use model.encoder=flat."
+                "env.resize=84 (Atari: env.size=84), or use model.encoder=flat."
             )
         self.scale = byte_scale(leaf) or 255.0
         self.channels = math.prod(stack) * channels

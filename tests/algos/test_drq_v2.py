@@ -95,3 +95,10 @@ def test_the_actor_does_not_change_the_encoder() -> None:
     before = [parameter.clone() for parameter in algo.encoder.parameters()]
     algo.actor_phase(algo.encoder(batch.obs), noise)
     assert all(torch.equal(a, b) for a, b in zip(before, algo.encoder.parameters()))
+
+
+def test_the_value_of_an_action_is_asked_through_the_encoder() -> None:
+    algo = small_algo("drq_v2", obs="image")
+    batch = random_batch(algo, 4)
+    q = algo.critic(algo.encoder(batch.obs), batch.action)[..., 0]
+    torch.testing.assert_close(algo.action_value(batch.obs, batch.action), q.amin(0))

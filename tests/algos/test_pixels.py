@@ -96,6 +96,12 @@ def test_a_small_image_is_refused_before_anything_is_made() -> None:
         runner.policy()
 
 
+def test_statistics_of_images_that_would_not_be_used_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"env.normalize_obs has no effect"):
+        small_runner("dqn", "env.normalize_obs=true", obs="image")
+    small_runner("dqn", "env.normalize_obs=true", obs="dict")  # of its vector
+
+
 @pytest.mark.usefixtures("tracing")
 @pytest.mark.parametrize(("name", "change"), [("ppo", "model.shared_encoder=true"), ("drq_v2", "algo.feature_size=6")])
 def test_compiled_updates_on_images_give_the_eager_numbers(name: str, change: str) -> None:

@@ -144,3 +144,26 @@ def test_settings_that_the_vector_backend_would_ignore_are_refused():
         AtariEnv(wrappers=[{"_target_": "gymnasium.wrappers.ClipReward"}])
     with pytest.raises(ConfigError, match=r"env.backend=gym"):
         AtariEnv(vectorization="subprocess")
+
+
+@pytest.mark.parametrize("settings", [{"frame_stack": 2}, {"frame_stack": 1, "frame_skip": 1}])
+def test_colours_are_the_same_on_both_backends(settings):
+    (first, steps), (other, others) = (
+        played(atari(backend, grayscale=False, size=36, **settings), ACTIONS[:40]) for backend in ("vector", "gym")
+    )
+    assert first.shape == (2, settings["frame_stack"], 36, 36, 3)
+    np.testing.assert_array_equal(first, other)
+    assert same_steps(steps, others)
+    assert (first[..., 0] != first[..., 2]).any()
+
+
+def test_a_rom_that_is_not_there_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("ALE_ROMS_DIR", str(tmp_path))
+    for backend in ("vector", "gym"):
+        with pytest.raises(EnvError, match=r"env.game=breakout: its ROM cannot be read \(.*breakout.bin"):
+            atari(backend).spec()
+
+
+def test_images_larger_than_anybody_means_are_refused_before_they_are_made():
+    with pytest.raises(ConfigError, match=r"env.size must be at most 2048, not 100000"):
+        atari(size=100_000)

@@ -5,7 +5,7 @@ import pytest
 
 from rlexp.envs import CartPolePixels, GymEnv, PendulumPixels
 from rlexp.envs.drawn import Canvas
-from rlexp.errors import EnvError
+from rlexp.errors import ConfigError, EnvError
 from tests.counting import COUNTING, image
 from tests.envs.common import play, random_actions, same_steps
 from tests.masked import MASKED
@@ -92,3 +92,10 @@ def test_the_pictures_show_the_state():
     np.testing.assert_array_equal(left, cart.picture()[:, ::-1])
     assert left[:, :16].sum() > 0
     assert left[:, 20:].sum() == 0
+
+
+def test_sizes_that_no_memory_holds_are_refused():
+    with pytest.raises(ConfigError, match=r"env.resize must be at most 2048"):
+        GymEnv(id="PendulumPixels-v0", resize=100_000)
+    with pytest.raises(ConfigError, match=r"env.frame_stack must be at most 256"):
+        GymEnv(id="PendulumPixels-v0", frame_stack=1_000_000)
