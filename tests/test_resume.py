@@ -255,7 +255,9 @@ PIXEL_RUN = ("env.kwargs.size=36", "trainer.total_steps=240", "trainer.log_inter
 PIXEL_RUN += ("trainer.checkpoint_interval=48",)
 
 
-@pytest.mark.parametrize("algo", PIXELS)
+@pytest.mark.parametrize(
+    "algo", [pytest.param(name, marks=() if name == "dqn" else pytest.mark.learning) for name in PIXELS]
+)
 def test_runs_on_pixels_are_resumed_to_the_last_bit(algo: str, driver: Driver, tmp_path: Path) -> None:
     settings = overrides(algo, *PIXELS[algo], *PIXEL_RUN)
     assert train(driver, tmp_path / "whole", settings) == 0, driver.said

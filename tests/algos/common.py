@@ -77,6 +77,18 @@ def run_cases(keep: Callable[[str, str], bool] = lambda name, loop: True) -> lis
     ]
 
 
+LOOPS_ONCE = {("ppo", ON_POLICY), ("dqn", REPLAY), ("crr", OFFLINE), ("rlpd", MIXED)}
+
+
+def once_per_loop(keep: Callable[[str, str], bool] = lambda name, loop: True) -> list[Any]:
+    """Whole runs for what a loop does, not an algorithm: one for each in `make test`, all by `make test-learning`."""
+    return [
+        pytest.param(name, loop, marks=() if (name, loop) in LOOPS_ONCE else pytest.mark.learning)
+        for name, loop in LOOP_CASES
+        if keep(name, loop)
+    ]
+
+
 KIND_CASES = [(name, kind) for name in ALGOS for kind in kinds_of(name)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -209,7 +210,22 @@ def test_gradients_are_scaled_down_to_the_norm_that_is_set(name: str) -> None:
     assert moved("1e-12") < 1e-3 * moved("1e6")
 
 
-@pytest.mark.parametrize(("name", "field"), [(name, field) for name in ALGOS for field in schedulable(algorithm(name))])
+def scheduled_fields() -> list[Any]:
+    """Every field of every algorithm; those that it inherits from another one only in `make test-learning`."""
+    return [
+        pytest.param(name, field, marks=() if declares(name, field) else pytest.mark.learning)
+        for name in ALGOS
+        for field in schedulable(algorithm(name))
+    ]
+
+
+def declares(name: str, field: str) -> bool:
+    """Whether no other algorithm of ours is the one to test a field with."""
+    parents = [each for each in ALGOS if each != name and issubclass(algorithm(name), algorithm(each))]
+    return not any(field in schedulable(algorithm(each)) for each in parents)
+
+
+@pytest.mark.parametrize(("name", "field"), scheduled_fields())
 def test_a_scheduled_field_acts_like_the_field_set_to_that_value(name: str, field: str) -> None:
     value = other_value(name, field)
     fixed, scheduled = small_runner(name), small_runner(name)

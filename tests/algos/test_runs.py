@@ -19,7 +19,7 @@ from rlexp.config.trust import EVERYTHING
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
 from rlexp.trainers.base import Interrupted, Trainer
-from tests.algos.common import KIND_CASES, algorithm, run_cases, small_config
+from tests.algos.common import KIND_CASES, algorithm, once_per_loop, run_cases, small_config
 from tests.counting import ACTION_SPACES, OBS_SPACES, CountingEnv
 
 RETURNS = {15.0, 21.0, 28.0, 36.0}  # L (L + 1) / 2 of episodes that last 5 to 8 steps
@@ -146,7 +146,7 @@ def test_a_stopped_run_resumes_to_the_numbers_of_an_uninterrupted_one(
     assert_same_run(tmp_path / "run", finished(name, loop))
 
 
-@pytest.mark.parametrize(("name", "loop"), run_cases())
+@pytest.mark.parametrize(("name", "loop"), once_per_loop())
 def test_a_run_extended_by_a_larger_budget_equals_one_that_had_it_from_the_start(
     name: str, loop: str, finished: Run, tmp_path: Path
 ) -> None:
@@ -166,7 +166,7 @@ def discounts(name: str) -> bool:
     return "gamma" in schedulable(cls) and not cls.derived & {"mc_return", "lambda_return"}
 
 
-@pytest.mark.parametrize(("name", "loop"), run_cases(lambda name, loop: discounts(name)))
+@pytest.mark.parametrize(("name", "loop"), once_per_loop(lambda name, loop: discounts(name)))
 def test_a_scheduled_discount_reaches_the_updates(name: str, loop: str, tmp_path: Path) -> None:
     schedule = "algo.schedules.gamma={shape: step, start: 0.875, end: 0.5, until: 0.7}"
     changes = (schedule,) if loop == ON_POLICY else (schedule, "buffer.n_step=1")
