@@ -212,7 +212,7 @@ def test_compiled_acting_is_the_eager_one_and_traced_once(name: str, tracing: No
     for seed in range(2):
         act_both(eager, compiled, rows=8, seed=seed)
     act_both(eager, compiled, rows=5)  # someone else acting with the same agent: not worth a graph
-    assert [len(phase.graphs) for phase in phases(compiled, acting=True)] == [1]
+    assert sum(len(phase.graphs) for phase in phases(compiled, acting=True)) == 1  # one way to act is used
     assert traces() == 1
     assert phases(eager, acting=True) == []
 
