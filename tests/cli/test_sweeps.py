@@ -54,6 +54,7 @@ REFUSED = {
     "name=a/b seed=1,2": "name is the run's folder below outputs/ and must not hold a slash, not 'a/b'.",
     "name=a hydra.sweep.dir=b": "name=a and hydra.sweep.dir=… both name the folder of the sweep. Leave out one.",
     "algo.gamma=interval(0.9,1)": "algo.gamma=interval(0.9,1): a grid takes values, choice(…) or range(…).",
+    "seed=1,2,1": "seed=1: another job of the sweep is the same. Give each value once.",
     "search=dqn": "search=dqn is a space to search: add sweep=optuna.",
     "sweep=optuna sweep.trails=3": "sweep.trails: OptunaSearch has no such setting. Did you mean trials?",
     "seed=1,2 hydra.sweep.subdir=../x": "seed=1: hydra.sweep.subdir leads to",
@@ -85,7 +86,8 @@ def test_a_job_that_fails_stops_no_other_and_shows_in_the_exit_code(rlexp: Comma
     shown = table(answer.out)
     assert (shown["seed=1"][0], shown["seed=2"][0]) == ("failed", "completed")
     assert "1 of 2 jobs completed  elsewhere\n" in answer.out
-    assert "rlexp resume elsewhere\n" in answer.out
+    assert "  failed       seed=1: it fell over\n" in answer.out.partition("1 of 2 jobs")[2]  # once more at the end
+    assert "rlexp resume elsewhere 'trust=[failing]'\n" in answer.out  # a command that works
     again = rlexp("-m", *ON_POLICY, "seed=1,2", "hydra.sweep.dir=elsewhere")
     assert again.err.startswith("error: elsewhere already holds a sweep. Continue it with `rlexp resume elsewhere`, or")
 
