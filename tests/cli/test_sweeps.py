@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -10,7 +12,9 @@ import pytest
 
 from rlexp.config.compose import choices, compose, register
 from rlexp.machine import CORES_VARIABLE, cpu_count
+from rlexp.sweeps import launchers
 from rlexp.sweeps.planning import Plan
+from rlexp.trainers.base import Interrupted
 from tests.cli.conftest import PPO, QUICK, Command
 
 BUDGET = ["trainer.total_steps=64", "trainer.batch_size=8", "trainer.learning_starts=60", "trainer.eval_episodes=1"]
@@ -154,3 +158,35 @@ def test_a_job_that_shares_the_machine_makes_do_with_its_share(monkeypatch: pyte
 def test_a_sweep_can_be_silent(rlexp: Command, tmp_path: Path) -> None:
     answer = rlexp("--multirun", *ON_POLICY, "progress=none", "seed=1,2")
     assert (answer.code, answer.out, answer.err) == (0, "", "")
+
+
+class LocalJob:
+    """What submitit's local executor gives: asked to cancel, it would kill the job a second later."""
+
+    def __init__(self, obedient: bool) -> None:
+        self.obedient, self.asked = obedient, []
+        self._process = self
+
+    def terminate(self) -> None:
+        self.asked.append("terminate")
+
+    def cancel(self, check: bool) -> None:
+        self.asked.append("cancel")
+
+    def done(self, force_check: bool = False) -> bool:
+        return self.obedient and bool(self.asked)
+
+
+def test_local_jobs_of_submitit_have_time_to_save_before_they_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launchers, "PATIENCE", 0.0)
+    jobs = [LocalJob(obedient=True), LocalJob(obedient=False)]
+    launchers._SubmititEngine(None).stop(jobs, signal.SIGINT)
+    assert [job.asked for job in jobs] == [["terminate"], ["terminate", "cancel"]]
+
+
+def test_a_signal_is_noted_and_ends_the_waiting_at_the_next_look() -> None:
+    with launchers._signals_noted() as look:
+        look()
+        os.kill(os.getpid(), signal.SIGINT)  # raises nothing: it may come while Ray waits, which breaks on exceptions
+        with pytest.raises(Interrupted):
+            look()
