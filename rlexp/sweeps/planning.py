@@ -113,7 +113,7 @@ class Plan:
                 path, config = self._compose_job(number, overrides)
                 if any(job.path == path for job in jobs):
                     raise RunError(f"{short_path(path)} is the folder of another job, too. Change hydra.sweep.subdir.")
-                if any(_same(job.config, config) for job in jobs):
+                if any(job.overrides == tuple(overrides) for job in jobs):
                     raise ConfigError("another job of the sweep is the same. Give each value once.")
                 jobs.append(Job(number, label, path, config, tuple(overrides), self.folder.name))
             except RlexpError as error:
@@ -195,11 +195,6 @@ def folder_by_name(overrides: Sequence[str]) -> list[str]:
     check_name(str(name))
     rest = [each for key, each in zip(keys, overrides) if key != "name"]
     return [*rest, "hydra.sweep.dir='outputs/" + str(name).replace("'", r"\'") + "'"]
-
-
-def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two configs differ in nothing but the name, which has the time and a token in it."""
-    return {**one, "name": ""} == {**other, "name": ""}
 
 
 def _is_search(config: DictConfig) -> bool:
