@@ -18,6 +18,7 @@ WATCHING = ("compile", "threads", "trainer.log_interval", "trainer.eval_interval
             "trainer.checkpoint_interval", "trainer.keep_checkpoints")  # fmt: skip
 CHOICES = ("algo", "env", "env.id", "dataset", "trainer", "buffer", "model")  # what other settings may follow from
 SEED = "seed"
+CALLBACKS, PRUNING = "trainer.callbacks", "rlexp.sweeps.pruning.PruneTrial"  # a search adds it, with the trial's number
 
 Flat = dict[str, Any]  # a config with dotted keys; of a component its name: algo = "ppo"
 
@@ -47,7 +48,11 @@ def key_of(value: Any) -> str:
 
 def compared(flat: Flat) -> Flat:
     """The settings that make an experiment what it is."""
-    return {key: value for key, value in flat.items() if key.split(".")[0] not in UNLIKE}
+    kept = {key: value for key, value in flat.items() if key.split(".")[0] not in UNLIKE}
+    if isinstance(callbacks := kept.get(CALLBACKS), list):
+        others = [each for each in callbacks if not (isinstance(each, Mapping) and each.get("_target_") == PRUNING)]
+        kept[CALLBACKS] = others
+    return kept
 
 
 def differing(flats: Sequence[Flat]) -> list[str]:

@@ -62,17 +62,22 @@ def export(policy: Policy, env: GymEnv, path: Path, kind: str, origin: dict[str,
     traced = _trace(program, policy)
     write, read = (_write_torch, _read_torch) if kind == "torch" else (_write_onnx, _read_onnx)
     path = path.absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
     try:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with _quiet():
+                write(traced, temporary, info)
+        except OSError as error:
+            raise ExportError(f"{path} cannot be written: {files.reason(error)}.") from error
         with _quiet():
-            write(traced, temporary, info)
             written = read(temporary, info)
         _compare(written, program, predictor, observations)
         files.sync_file(temporary)
         os.replace(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
     files.sync_directory(path.parent)
     return Exported(path, info, len(observations))
 
@@ -217,7 +222,9 @@ def _trace(program: PolicyProgram, policy: Policy) -> torch.export.ExportedProgr
 
 
 def _write_torch(traced: torch.export.ExportedProgram, path: Path, info: dict[str, Any]) -> None:
-    torch.export.save(traced, path, extra_files={INFO_FILE: json.dumps(info)})
+    buffer = io.BytesIO()  # torch's own writer answers a full disk with a RuntimeError
+    torch.export.save(traced, buffer, extra_files={INFO_FILE: json.dumps(info)})
+    path.write_bytes(buffer.getvalue())
 
 
 def _read_torch(path: Path, info: dict[str, Any]) -> Program:

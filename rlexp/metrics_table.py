@@ -25,9 +25,18 @@ class Table:
     """What to write: the runs, their settings, and the metrics that any of them has."""
 
     def __init__(self, runs: Sequence[Mapping[str, Any]], patterns: Sequence[str], config: str) -> None:
-        damaged = [run for run in runs if run["status"] == "damaged"]
-        self.runs = [run for run in runs if run["status"] != "damaged"]
-        self.problems = [f"{run['name']}: {run['problem']}" for run in damaged]
+        self.runs: list[Mapping[str, Any]] = []
+        self.problems: list[str] = []
+        names: dict[str, None] = {}
+        for run in runs:
+            try:
+                if run["status"] == "damaged":
+                    raise RunError(f"{run['name']}: {run['problem']}")
+                names |= _metric_names(run["name"])
+            except RlexpError as error:
+                self.problems.append(str(error))
+            else:
+                self.runs.append(run)
         flats = [flat_config(run["config"]) for run in self.runs]
         keys = {
             "differing": differing(flats),
@@ -38,7 +47,7 @@ class Table:
             raise ConfigError(f"config={config}: it is differing, all or none.")
         self.settings = [key for key in keys[config] if key not in ENTRY]
         self.first = [self._first(run, flat) for run, flat in zip(self.runs, flats)]
-        self.metrics = self._metric_names(patterns)
+        self.metrics = self._chosen([name for name in sorted(names) if name not in AXES], patterns)
         self.columns = [*ENTRY, *self.settings, *AXES, *self.metrics]
 
     def _first(self, run: Mapping[str, Any], flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,14 +55,8 @@ class Table:
         values = {"run": run["name"], **{key: run.get(key) for key in ENTRY[1:]}}
         return values | {key: _plain(flat.get(key)) for key in self.settings}
 
-    def _metric_names(self, patterns: Sequence[str]) -> list[str]:
-        names: dict[str, None] = {}
-        for run in self.runs:
-            for row in RunDir.open(run["name"]).metrics():
-                names |= dict.fromkeys(name for name, value in row.items() if _is_number(value))
-                if len(names) > MAX_COLUMNS:
-                    raise RunError(f"{run['name']} has rows of more than {MAX_COLUMNS} different metrics.")
-        found = [name for name in sorted(names) if name not in AXES]
+    @staticmethod
+    def _chosen(found: list[str], patterns: Sequence[str]) -> list[str]:
         if not patterns:
             return found
         chosen = [name for name in found if any(fnmatchcase(name, pattern) for pattern in patterns)]
@@ -75,6 +78,15 @@ class Table:
             yield rows
 
 
+def _metric_names(run: str) -> dict[str, None]:
+    names: dict[str, None] = {}
+    for row in RunDir.open(run).metrics():
+        names |= dict.fromkeys(name for name, value in row.items() if _is_number(value))
+        if len(names) > MAX_COLUMNS:
+            raise RunError(f"{run} has rows of more than {MAX_COLUMNS} different metrics.")
+    return names
+
+
 def write_table(table: Table, to: str) -> int:
     """Write the table to ``to`` (.csv or .parquet, ``-``: CSV to standard output); the number of its rows."""
     if to == "-":
@@ -92,6 +104,8 @@ def write_table(table: Table, to: str) -> int:
         os.replace(temporary, path)
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror or error}.") from error
+    except OverflowError as error:
+        raise RunError(f"{path} cannot be written: a run has numbers too large for it. A .csv takes them.") from error
     finally:
         if path.parent.is_dir():
             temporary.unlink(missing_ok=True)

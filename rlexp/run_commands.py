@@ -103,7 +103,8 @@ def export(arguments: list[str]) -> int:
     """Write a trained policy as a program that needs no rlexp."""
     from rlexp.cli import opening, prepare, run_argument
 
-    path, rest = run_argument("export", flags_as_options(arguments, TO_FLAGS))
+    given = sorted(flags_as_options(arguments, TO_FLAGS), key=lambda each: "=" in each)  # the run may come last
+    path, rest = run_argument("export", given)
     options, overrides = read_options(ExportOptions, rest)
     if not options.to:
         raise ConfigError("rlexp export needs a format or a file: to=torch, to=onnx, to=policy.pt2 or to=policy.onnx")

@@ -258,10 +258,10 @@ def _created(run: Mapping[str, Any]) -> datetime | None:
 
 def parse_since(text: str) -> datetime:
     """``90m``, ``12h``, ``3d`` or ``2w`` ago, or a date such as 2025-03-01."""
-    if found := re.fullmatch(r"(\d{1,6})([mhdw])", text):
-        return datetime.now(UTC) - timedelta(**{AGES[found[2]]: int(found[1])})
     try:
+        if found := re.fullmatch(r"(\d{1,6})([mhdw])", text):
+            return datetime.now(UTC) - timedelta(**{AGES[found[2]]: int(found[1])})
         moment = datetime.fromisoformat(text)
-    except ValueError:
+    except (ValueError, OverflowError):  # 999999w is before the year 1
         raise ConfigError(f"since={text}: write how long ago, 90m, 12h, 3d or 2w, or a date, 2025-03-01.") from None
     return moment if moment.tzinfo else moment.astimezone()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from rlexp.comparing import differing, flat_config, seed_groups, varied
+from rlexp.config.component import target_of
+from rlexp.sweeps.pruning import PruneTrial
 from tests.fake_runs import config_of
 
 
@@ -52,3 +54,12 @@ def test_runs_that_differ_only_in_their_seed_belong_together():
     runs = flats(*(config_of(algo__gamma=gamma, seed=seed, name=f"{gamma}-{seed}") for gamma, seed in settings))
     assert seed_groups(runs) == [[0, 2, 4], [1, 3]]
     assert varied(runs) == ["seed", "algo.gamma"]
+
+
+def test_the_callback_that_a_search_adds_was_not_varied():
+    pruning = [{"_target_": target_of(PruneTrial), "trial": trial} for trial in (0, 1)]
+    other = {"_target_": "mine.Watch"}
+    searched = flats(*(config_of(trainer__callbacks=[each], seed=seed) for seed, each in enumerate(pruning)))
+    assert differing([*searched, *flats(config_of(seed=2))]) == ["seed"]  # the winner run again by hand, too
+    assert seed_groups(searched) == [[0, 1]]
+    assert "trainer.callbacks" in differing(flats(config_of(), config_of(trainer__callbacks=[pruning[0], other])))

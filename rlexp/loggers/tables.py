@@ -136,11 +136,13 @@ def print_sweep(
     total: int,
     notes: Sequence[tuple[str, str]] = (),
     *,
+    resume: str,
     file: TextIO | None = None,
 ) -> None:
     """How the jobs of a sweep ended: each is an entry of ``rlexp list runs`` with the ``label`` that tells it apart.
 
-    ``total`` is the number of jobs there are to be in the end, ``notes`` are further lines, with what they are.
+    ``total`` is the number of jobs there are to be in the end, ``notes`` are further lines, with what they are;
+    ``resume`` is the command that goes on.
     """
     file = sys.stdout if file is None else file
     counts = {status: sum(job["status"] == status for job in jobs) for status in ("completed", "pruned")}
@@ -158,9 +160,9 @@ def print_sweep(
         [(f"{counts['completed']} of {counted(total, 'job')} completed{pruned}", "bold"), (f"  {place}", "")], file
     )
     for name, text in notes:
-        print_line(entry(name, text), file)
-    following = "list runs" if sum(counts.values()) == total else "resume"
-    print_line(entry("next", f"rlexp {following} {shlex.quote(place)}", "cyan"), file)
+        print_line(entry(name, printable(text)), file)
+    following = f"rlexp list runs {shlex.quote(place)}" if sum(counts.values()) == total else resume
+    print_line(entry("next", printable(following), "cyan"), file)
 
 
 def print_evaluation(

@@ -27,6 +27,7 @@ ALL_POINTS = 1_200_000  # of all curves together, about; a page of some ten mega
 LEAST_POINTS = 60
 TYPICAL_METRICS = 15
 PREFERRED = ("eval/return_mean", "eval/fqe_value", "eval/initial_value", "rollout/return_mean")
+FEW = 3  # settings that a sentence has room for
 MAX_TEXT = 4_000  # characters of one value
 
 
@@ -184,6 +185,7 @@ def _groups(runs: Sequence[Mapping[str, Any]], flats: Sequence[Flat], keys: Sequ
                 "label": _clip(" ".join(parts) or str(first.get("algo") or first["label"])),
                 "env": str(first.get("env") or ""),
                 "members": members,
+                "counted": len(results),  # runs that have a result: of these the mean is
                 "result": _mean(results),
                 "spread": _deviation(results),
                 "values": {key: _value(flat[key]) for key in keys if key in flat},
@@ -203,7 +205,9 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
 
 
 def _part(name: str, value: Any) -> str:
-    return str(value) if name in ("algo", "id") else f"{name}={_text(value)}"
+    if name in ("algo", "id"):
+        return str(value)
+    return f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={_text(value)}"
 
 
 def _best(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -231,6 +235,8 @@ def headline(data: Mapping[str, Any], flats: Sequence[Flat]) -> str:
         said += f" on {_listed(envs)}"
     if seeds > 1:
         said += f", up to {seeds} seeds each" if len(groups) > 1 else f", {seeds} seeds"
+    elif len(groups) > 1:
+        said += ", one seed each"
     sentences = [f"{said}."]
     names = short_names(keys)
     settings = [key for key in keys if key not in ("algo", "env.id")]
@@ -244,12 +250,16 @@ def headline(data: Mapping[str, Any], flats: Sequence[Flat]) -> str:
         where = f" on {best['env']}" if len(envs) > 1 else ""
         one = runs[group["runs"][0]] if len(group["runs"]) == 1 else None
         reached = mean_std(group["result"], one["spread"] if one else group["spread"])
-        over = f", mean over {len(group['runs'])} seeds" if len(group["runs"]) > 1 else ""
-        which = f"Best{where} is {group['label']} with a return of" if len(groups) > 1 else "Return"
+        over = f", mean over {group['counted']} seeds" if group["counted"] > 1 else ""
+        named = f"run {one['name']}" if one and len(settings) > FEW else group["label"]  # its settings stand below
+        which = f"Best{where} is {named} with a return of" if len(groups) > 1 else "Return"
         equal = sum(other["env"] == group["env"] and other["result"] == group["result"] for other in groups) - 1
         too = f", which {equal} other{'s' if equal > 1 else ''} reached too" if equal else ""
         sentences.append(f"{which} {reached}{over}{too}.")
-    others = {status: count for status, count in data["statuses"].items() if status != "completed"}
+    if pruned := data["statuses"].get("pruned"):
+        were = "run was" if pruned == 1 else "runs were"
+        sentences.append(f"{pruned} {were} pruned: ended early by the search, since others had done better by then.")
+    others = {status: count for status, count in data["statuses"].items() if status not in ("completed", "pruned")}
     if others:
         sentences.append(f"Not completed: {', '.join(f'{count} {status}' for status, count in others.items())}.")
     return " ".join(sentences)

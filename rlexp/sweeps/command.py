@@ -13,7 +13,7 @@ from rlexp.config.check import build
 from rlexp.config.compose import compose_group
 from rlexp.config.messages import suggest
 from rlexp.config.overrides import parse_override, whole
-from rlexp.config.trust import EVERYTHING, Trust
+from rlexp.config.trust import EVERYTHING, Trust, own_packages
 from rlexp.errors import ConfigError
 from rlexp.loggers.format import duration, mean_std, outcome, printable, short_path
 from rlexp.loggers.tables import print_sweep
@@ -25,6 +25,7 @@ from rlexp.sweeps.planning import Plan, is_of_sweep
 from rlexp.sweeps.sweep_dir import SweepDir
 
 DONE = ("completed", "pruned")
+SHOWN_FAILURES = 5
 
 
 class Source(Protocol):
@@ -71,6 +72,7 @@ def run_sweep(overrides: Sequence[str], command: Sequence[str], config_folders: 
         from rlexp.sweeps.search import Space
 
         plan.refuse_own_folders()
+        plan.refuse_interpolations()
         Space(plan.overrides).check(plan.launcher, config_folders)
     directory = SweepDir.create(
         plan.folder,
@@ -129,7 +131,7 @@ def _changes(overrides: Sequence[str]) -> dict[str, Any]:
 
 def _launcher(directory: SweepDir, overrides: Sequence[str], trust: Trust) -> Launcher:
     """The one that was typed, or the one the sweep had, unless that could run a stranger's commands."""
-    typed = [each for each in overrides if each.startswith("launcher")]
+    typed = [each for each in overrides if parse_override(each)[0] != "sweep.trials"]  # _changes refused the rest
     if typed:
         return build("launcher", compose_group("launcher", typed))  # type: ignore[no-any-return]
     launcher: Launcher = build("launcher", directory.info["launcher"], trust)
@@ -175,9 +177,10 @@ def run_jobs(directory: SweepDir, sweep: Sweep, launcher: Launcher, trust: Trust
     finally:
         jobs = directory.jobs()
         rows = [_row(job, problems) for job in jobs]
-        notes = source.close()
+        notes = [*_failures(rows, problems), *source.close()]
         if any(job.config["progress"] != "none" for job in jobs):
-            print_sweep(rows, directory.path, source.total, notes)
+            resume = _resume_command(directory, launcher, config_folders if isinstance(sweep, OptunaSearch) else ())
+            print_sweep(rows, directory.path, source.total, notes, resume=resume)
     if signalled is not None:
         return 128 + signalled
     return 0 if len(rows) == source.total and all(row["status"] in DONE for row in rows) else 1
@@ -193,6 +196,27 @@ def _row(job: Job, problems: dict[int, str]) -> dict[str, Any]:
     if entry["status"] == "not begun" and job.number in problems:
         entry["status"] = "failed"
     return {**entry, "label": job.label}
+
+
+def _failures(rows: Sequence[dict[str, Any]], problems: dict[int, str]) -> list[tuple[str, str]]:
+    """Why jobs failed, below the table: what was said at the time has long scrolled away."""
+    lines = [
+        f"{rows[number]['label']}: {problem.strip().splitlines()[-1]}"
+        for number, problem in sorted(problems.items())
+        if problem.strip() and rows[number]["status"] not in DONE
+    ]
+    more = [f"and {len(lines) - SHOWN_FAILURES} more"] if len(lines) > SHOWN_FAILURES else []
+    return [("" if place else "failed", line) for place, line in enumerate([*lines[:SHOWN_FAILURES], *more])]
+
+
+def _resume_command(directory: SweepDir, launcher: Launcher, config_folders: Sequence[str]) -> str:
+    """What to type to go on, with all that is not taken from a file: trust, far launchers, own configs."""
+    packages = sorted({package for job in directory.jobs() for package in own_packages(job.config)})
+    words = [f"trust=[{','.join(packages)}]"] if packages else []
+    if not launcher.safe:
+        words += [each for each in directory.info["command"] if each.startswith("launcher")]
+    flags = [part for folder in config_folders for part in ("--config-dir", folder)]
+    return shlex.join(["rlexp", "resume", short_path(directory.path), *words, *flags])
 
 
 def _ended(job: Job, total: int) -> str:

@@ -18,7 +18,7 @@ import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -78,7 +78,7 @@ class Engine(ABC):
 
     @abstractmethod
     def wait(self, handles: Sequence[Any]) -> list[Any]:
-        """Those of ``handles`` that have ended, at least one."""
+        """Those of ``handles`` that have ended; none after a second, so that signals are noticed."""
 
     @abstractmethod
     def result(self, handle: Any) -> str | None:
@@ -117,8 +117,9 @@ class PooledLauncher(Launcher):
         running: dict[Any, Job] = {}
         engine = self.open(folder)
         try:
-            with _signals_raised():
+            with _signals_noted() as look:
                 while True:
+                    look()
                     batch: list[Job] = []
                     while len(running) + len(batch) < room and (job := next(jobs, None)) is not None:
                         batch.append(replace(job.quiet(), cores=cores))
@@ -143,20 +144,29 @@ def _outcome(engine: Engine, handle: Any) -> str | None:
 
 
 @contextlib.contextmanager
-def _signals_raised() -> Iterator[None]:
-    """SIGINT and SIGTERM end the waiting, so that running jobs are asked to save their state."""
+def _signals_noted() -> Iterator[Callable[[], None]]:
+    """SIGINT and SIGTERM end the waiting, so that running jobs are asked to save their state.
+
+    They are noted, and what is given raises if there was one: an exception raised by a handler is lost inside of Ray.
+    """
     from rlexp.trainers.base import Interrupted
 
+    asked: list[int] = []
+
+    def look() -> None:
+        if asked:
+            raise Interrupted(asked[0])
+
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield look
         return
 
     def stop(number: int, frame: Any) -> None:
-        raise Interrupted(number)
+        asked.append(number)
 
     previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield look
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
@@ -210,7 +220,7 @@ class _JoblibEngine(Engine):
         """As soon as one has ended."""
         from concurrent.futures import FIRST_COMPLETED, wait
 
-        return list(wait(handles, return_when=FIRST_COMPLETED).done)
+        return list(wait(handles, timeout=1.0, return_when=FIRST_COMPLETED).done)
 
     def result(self, handle: Any) -> str | None:
         """Its worker is free again, or replaced if it died."""
@@ -344,7 +354,7 @@ class _SubmititEngine(Engine):
 
     def wait(self, handles: Sequence[Any]) -> list[Any]:
         """Asked twice a second; submitit asks Slurm less often."""
-        while not (done := [handle for handle in handles if handle.done()]):
+        if not (done := [handle for handle in handles if handle.done()]):
             time.sleep(0.5)
         return done
 
@@ -353,12 +363,16 @@ class _SubmititEngine(Engine):
         return handle.result()  # type: ignore[no-any-return]
 
     def stop(self, handles: Sequence[Any], signal_number: int) -> None:
-        """Cancelled jobs have the cluster's grace time to save their state."""
+        """Cancelled jobs have the cluster's grace time to save their state; submitit's local ones had a second."""
         for handle in handles:
-            handle.cancel(check=False)
+            process = getattr(handle, "_process", None)  # of a local job: hands SIGTERM on, and kills after SIGINT
+            handle.cancel(check=False) if process is None else process.terminate()
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until and not all(handle.done(force_check=True) for handle in handles):
             time.sleep(0.5)
+        for handle in handles:
+            if not handle.done(force_check=True):
+                handle.cancel(check=False)
 
     def close(self) -> None:
         """Nothing is kept."""
@@ -415,7 +429,7 @@ class _RayEngine(Engine):
 
     def wait(self, handles: Sequence[Any]) -> list[Any]:
         """As soon as one has ended."""
-        return self._ray.wait(list(handles), num_returns=1)[0]  # type: ignore[no-any-return]
+        return self._ray.wait(list(handles), num_returns=1, timeout=1.0)[0]  # type: ignore[no-any-return]
 
     def result(self, handle: Any) -> str | None:
         """Of a lost worker, an error."""

@@ -113,6 +113,8 @@ class Plan:
                 path, config = self._compose_job(number, overrides)
                 if any(job.path == path for job in jobs):
                     raise RunError(f"{short_path(path)} is the folder of another job, too. Change hydra.sweep.subdir.")
+                if any(job.overrides == tuple(overrides) for job in jobs):
+                    raise ConfigError("another job of the sweep is the same. Give each value once.")
                 jobs.append(Job(number, label, path, config, tuple(overrides), self.folder.name))
             except RlexpError as error:
                 problems.append(f"{label}: {error}")
@@ -144,6 +146,12 @@ class Plan:
         """A search numbers its trials, and its runs find it in the folder above."""
         if any(each.lstrip("+").startswith("hydra.sweep.subdir") for each in self._config.hydra.overrides.hydra):
             raise ConfigError("hydra.sweep.subdir: the runs of a search lie in folders 0, 1, … Leave it out.")
+
+    def refuse_interpolations(self) -> None:
+        """A search composes its trials from sweep.json, of which only plain values are taken."""
+        for each in self.arguments:
+            if "${" in each:
+                raise ConfigError(f"{each}: a search takes plain values, no interpolations.")
 
 
 def check_job(config: dict[str, Any], trust: Trust = EVERYTHING) -> dict[str, Any]:

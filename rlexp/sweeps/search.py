@@ -222,7 +222,10 @@ class Search:
             self._study.sampler = samplers.RandomSampler(seed=seed)
         else:
             self._study.sampler = samplers.TPESampler(seed=seed, n_startup_trials=self._search.startup_trials)
-        return self._study.ask(self._space.distributions).number  # type: ignore[no-any-return]
+        try:
+            return self._study.ask(self._space.distributions).number  # type: ignore[no-any-return]
+        except ValueError as error:  # earlier trials had other values to choose from
+            raise RunError(f"{self._directory.path / STUDY} does not fit {PLAN}: {str(error).rstrip('.')}.") from error
 
     def _job(self, number: int) -> Job:
         """The job of a trial, planned and written down if it was not yet."""
@@ -242,6 +245,8 @@ class Search:
                 reopened._suggest(name, distribution)
             trial = self._trials()[number]
         chosen = self._overrides(trial)
+        if any("${" in each for each in chosen):  # the log may be a stranger's, too
+            raise UntrustedError(f"{self._directory.path / STUDY} holds an interpolation; a trial has plain values.")
         overrides = [*self._space.fixed, *chosen]
         config = compose(overrides, self._folders, self._trust)
         if self._search.pruner is not Pruner.none:

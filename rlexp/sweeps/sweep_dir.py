@@ -43,7 +43,7 @@ class SweepDir:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(f"{path} cannot be made: {files.reason(error)}. Choose another name=…") from error
+            raise RunError(f"{path} cannot be made: {files.reason(error)}. Choose another folder.") from error
         sweep.lock()
         if cls.is_sweep(path):
             sweep.close()

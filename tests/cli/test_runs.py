@@ -75,6 +75,7 @@ def test_a_listed_run_shows_status_progress_result_and_the_settings_asked_for(rl
         (["algo.gama=1"], "algo.gama: none of the 4 runs has such a setting. Did you mean algo.gamma"),
         (["status=fialed"], "status=fialed: no run can be that. Did you mean failed or killed?"),
         (["since=yesterday"], "since=yesterday: write how long ago, 90m, 12h, 3d or 2w, or a date"),
+        (["since=999999w"], "since=999999w: write how long ago, 90m, 12h, 3d or 2w, or a date"),
         (["sort=retrun"], "retrun: none of the 4 runs has such a setting."),
         (["limit=many"], "limit must be a whole number, not many."),
         (["limit=0"], "limit must be at least 1, not 0."),
@@ -183,6 +184,24 @@ def test_a_table_that_cannot_be_written_is_refused_first(
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
+def test_a_run_whose_metrics_are_damaged_is_left_out_and_named(rlexp: Command, runs: Path) -> None:
+    spoiled = min(runs.glob("*/metrics.jsonl"))
+    spoiled.write_bytes(b"\x00{nonsense\n" + spoiled.read_bytes())
+    answer = rlexp("metrics", "outputs", "to=rest.csv")
+    assert answer.code == 0
+    assert f"left out: {spoiled}" in answer.err
+    assert "metrics.jsonl" in answer.err
+    assert f"outputs/{spoiled.parent.name}" not in Path("rest.csv").read_text()
+
+
+def test_numbers_that_parquet_cannot_hold_are_one_line(rlexp: Command, runs: Path) -> None:
+    pytest.importorskip("pyarrow")
+    min(runs.glob("*/metrics.jsonl")).write_text('{"env_steps": 1' + "0" * 400 + ', "eval/return_mean": 3.0}\n')
+    answer = rlexp("metrics", "outputs", "to=all.parquet")
+    assert (answer.code, Path("all.parquet").exists()) == (1, False)
+    assert "a run has numbers too large for it" in answer.err
+
+
 def test_parquet_without_pyarrow_names_the_extra(rlexp: Command, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     answer = rlexp("metrics", "outputs", "to=all.parquet")
@@ -194,7 +213,7 @@ def test_parquet_without_pyarrow_names_the_extra(rlexp: Command, runs: Path, mon
 
 
 def test_a_run_is_exported_with_its_normaliser_under_its_name(rlexp: Command, trained: Path) -> None:
-    answer = rlexp("export", trained, "--to", "torch")
+    answer = rlexp("export", "--to", "torch", trained)  # options may stand before the run
     assert answer.code == 0, answer.err
     lines = answer.out.splitlines()
     assert lines[0].startswith("ppo on CartPole-v1, step_")
@@ -210,6 +229,10 @@ def test_a_run_is_exported_with_its_normaliser_under_its_name(rlexp: Command, tr
         1,
         "error: trained.pt2 exists already. Choose another name, or delete it.\n",
     )
+    for place in ("trained.pt2/policy.pt2", "/proc/policy.pt2"):
+        refused = rlexp("export", trained, f"to={place}")
+        assert (refused.code, refused.out) == (1, "")
+        assert "policy.pt2 cannot be written: " in refused.err
 
 
 @pytest.mark.parametrize(

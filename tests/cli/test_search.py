@@ -142,6 +142,7 @@ REFUSED = {
     "algo.gamma=interval(1,0.9)": "algo.gamma=interval(1,0.9) is nothing to search in",
     "algo.gamma=0.9,0.99 trainer.eval_episodes=0": "A search compares evaluations, and trainer.eval_episodes=0",
     "algo.gamma=0.9,0.99 launcher=slurm launcher.cluster=local": "A search learns from earlier trials, so not all",
+    "algo.gamma=0.9,0.99 seed=${trainer.total_steps}": "seed=${trainer.total_steps}: a search takes plain values, no",
     "algo.gamma=0.9,0.99 hydra.sweep.subdir=x": "hydra.sweep.subdir: the runs of a search lie in folders 0, 1, …",
 }
 
@@ -165,8 +166,14 @@ def test_a_strangers_search_reads_nothing_of_this_machine(rlexp: Command, tmp_pa
     assert "holds an interpolation" in answer.err
     path.write_text(json.dumps(info | {"arguments": [*info["arguments"], "hydra.searchpath=[pkg://theirs]"]}))
     assert "changes how configs are found" in rlexp("resume", "theirs", "sweep.trials=2").err
-    path.write_text(json.dumps(info))
+    path.write_text(json.dumps(info | {"jobs": []}))
     log = tmp_path / "outputs" / "theirs" / "optuna.log"
+    lines = [line.replace('\\"0.9', '\\"${oc.env:HOME}') for line in log.read_text().splitlines(keepends=True)]
+    log.write_text("".join(lines))
+    assert "optuna.log does not fit sweep.json" in rlexp("resume", "theirs", "sweep.trials=2").err
+    log.write_text("".join(line for line in lines if json.loads(line)["op_code"] != 6))  # as if it had no result yet
+    assert "optuna.log holds an interpolation" in rlexp("resume", "theirs", "sweep.trials=2").err
+    path.write_text(json.dumps(info))
     log.rename(tmp_path / "elsewhere.log")
     log.symlink_to(tmp_path / "elsewhere.log")
     assert "is a symbolic link" in rlexp("resume", "theirs", "sweep.trials=2").err

@@ -146,6 +146,7 @@ def test_a_sweep_from_a_stranger_runs_nothing_of_theirs(how: str, rlexp: Command
     [
         ("algo.gamma=0.5", "algo.gamma=0.5: the jobs of a sweep stay what they are."),
         ("sweep.params.seed=3", "sweep.params.seed=3: the jobs of a sweep stay what they are."),
+        ("+launcher=joblib", "Multiple values for launcher."),
         ("launcher=jobli", "launcher=jobli: there is no such launcher. Did you mean joblib?"),
         ("launcher=joblib launcher.jbs=2", "launcher.jbs: JoblibLauncher has no such setting. Did you mean jobs?"),
     ],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -10,7 +12,9 @@ import pytest
 
 from rlexp.config.compose import choices, compose, register
 from rlexp.machine import CORES_VARIABLE, cpu_count
+from rlexp.sweeps import launchers
 from rlexp.sweeps.planning import Plan
+from rlexp.trainers.base import Interrupted
 from tests.cli.conftest import PPO, QUICK, Command
 
 BUDGET = ["trainer.total_steps=64", "trainer.batch_size=8", "trainer.learning_starts=60", "trainer.eval_episodes=1"]
@@ -54,6 +58,7 @@ REFUSED = {
     "name=a/b seed=1,2": "name is the run's folder below outputs/ and must not hold a slash, not 'a/b'.",
     "name=a hydra.sweep.dir=b": "name=a and hydra.sweep.dir=… both name the folder of the sweep. Leave out one.",
     "algo.gamma=interval(0.9,1)": "algo.gamma=interval(0.9,1): a grid takes values, choice(…) or range(…).",
+    "seed=1,2,1": "seed=1: another job of the sweep is the same. Give each value once.",
     "search=dqn": "search=dqn is a space to search: add sweep=optuna.",
     "sweep=optuna sweep.trails=3": "sweep.trails: OptunaSearch has no such setting. Did you mean trials?",
     "seed=1,2 hydra.sweep.subdir=../x": "seed=1: hydra.sweep.subdir leads to",
@@ -85,7 +90,8 @@ def test_a_job_that_fails_stops_no_other_and_shows_in_the_exit_code(rlexp: Comma
     shown = table(answer.out)
     assert (shown["seed=1"][0], shown["seed=2"][0]) == ("failed", "completed")
     assert "1 of 2 jobs completed  elsewhere\n" in answer.out
-    assert "rlexp resume elsewhere\n" in answer.out
+    assert "  failed       seed=1: it fell over\n" in answer.out.partition("1 of 2 jobs")[2]  # once more at the end
+    assert "rlexp resume elsewhere 'trust=[failing]'\n" in answer.out  # a command that works
     again = rlexp("-m", *ON_POLICY, "seed=1,2", "hydra.sweep.dir=elsewhere")
     assert again.err.startswith("error: elsewhere already holds a sweep. Continue it with `rlexp resume elsewhere`, or")
 
@@ -152,3 +158,35 @@ def test_a_job_that_shares_the_machine_makes_do_with_its_share(monkeypatch: pyte
 def test_a_sweep_can_be_silent(rlexp: Command, tmp_path: Path) -> None:
     answer = rlexp("--multirun", *ON_POLICY, "progress=none", "seed=1,2")
     assert (answer.code, answer.out, answer.err) == (0, "", "")
+
+
+class LocalJob:
+    """What submitit's local executor gives: asked to cancel, it would kill the job a second later."""
+
+    def __init__(self, obedient: bool) -> None:
+        self.obedient, self.asked = obedient, []
+        self._process = self
+
+    def terminate(self) -> None:
+        self.asked.append("terminate")
+
+    def cancel(self, check: bool) -> None:
+        self.asked.append("cancel")
+
+    def done(self, force_check: bool = False) -> bool:
+        return self.obedient and bool(self.asked)
+
+
+def test_local_jobs_of_submitit_have_time_to_save_before_they_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launchers, "PATIENCE", 0.0)
+    jobs = [LocalJob(obedient=True), LocalJob(obedient=False)]
+    launchers._SubmititEngine(None).stop(jobs, signal.SIGINT)
+    assert [job.asked for job in jobs] == [["terminate"], ["terminate", "cancel"]]
+
+
+def test_a_signal_is_noted_and_ends_the_waiting_at_the_next_look() -> None:
+    with launchers._signals_noted() as look:
+        look()
+        os.kill(os.getpid(), signal.SIGINT)  # raises nothing: it may come while Ray waits, which breaks on exceptions
+        with pytest.raises(Interrupted):
+            look()

@@ -43,7 +43,7 @@ def sweep(tmp_path: Path) -> Path:
 def test_the_headline_tells_a_newcomer_what_was_run_varied_and_best(sweep: Path) -> None:
     assert data_of(sweep)["headline"] == (
         "5 runs of dqn on CartPole-v1, up to 3 seeds each. Varied: gamma (2 values). Best is gamma=0.99 with a return "
-        "of 120.0 ± 28, mean over 3 seeds. Not completed: 1 failed."
+        "of 120.0 ± 28, mean over 2 seeds. Not completed: 1 failed."
     )
 
 
@@ -60,6 +60,22 @@ def test_runs_that_differ_only_in_their_seed_are_one_group_with_mean_and_spread(
 def test_a_failed_run_says_why_and_a_completed_one_has_no_problem(sweep: Path) -> None:
     problems = {run["name"]: run["problem"] for run in data_of(sweep)["runs"]}
     assert problems == {"broken": "no memory left"} | dict.fromkeys(["0.9-1", "0.9-2", "0.99-1", "0.99-2"])
+
+
+def test_a_search_is_told_by_its_settings_and_says_what_pruned_means(tmp_path: Path) -> None:
+    for trial, (rate, result) in enumerate(((0.000123456, 50.0), (0.00222222, 9.0))):
+        pruning = {"_target_": "rlexp.sweeps.pruning.PruneTrial", "trial": trial}
+        config = config_of(algo__learning_rate=rate, trainer__callbacks=[pruning])
+        make_run(tmp_path / "search" / str(trial), config, result)
+    path = tmp_path / "search" / "1" / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"stop_reason": "pruned"}))
+    data = data_of(tmp_path / "search")
+    assert data["keys"] == ["algo.learning_rate"]
+    assert data["headline"] == (
+        "2 runs of dqn on CartPole-v1, one seed each. Varied: learning_rate (2 values). Best is learning_rate=0.000123 "
+        "with a return of 50.0 ± 1.5. "
+        "1 run was pruned: ended early by the search, since others had done better by then."
+    )
 
 
 def test_each_environment_has_a_best_of_its_own(tmp_path: Path) -> None:

@@ -39,9 +39,12 @@ function format(value) {
 // A deviation is known to two digits at best.
 const rough = (value) => value >= 10 ? Math.round(value).toLocaleString("en-US") : value >= 1 ? value.toFixed(1) : String(Number(value.toPrecision(2)));
 const withSpread = (value, spread) => value === null || value === undefined ? "" : format(value) + (spread === null || spread === undefined ? "" : " ± " + rough(spread));
-function setting(value) {
+function setting(value, digits = 4) {
   if (value === undefined) return "";
-  if (typeof value === "number" && !Number.isInteger(value)) return String(Number(value.toPrecision(6))).replace("e+", "e");
+  if (typeof value === "number" && !Number.isInteger(value)) {
+    const shown = Number(value.toPrecision(digits));
+    return Math.abs(shown) < 1e-4 ? shown.toExponential() : String(shown);
+  }
   return String(value);
 }
 function duration(seconds) {

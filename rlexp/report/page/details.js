@@ -21,7 +21,7 @@ function openDetails(run) {
       command ? [el("h3", {}, "Command"), el("pre", {}, command[1])] : null,
       run.videos.length ? [el("h3", {}, "Videos"), el("div", { class: "videos" }, run.videos.map((video) => figure(run, video)))] : null,
       settings.length ? [el("h3", {}, "Config"), el("p", { class: "hint" }, "Marked settings differ between the runs of this page."),
-        el("div", { class: "config" }, settings.map(([key, value]) => el("div", { class: differs.has(key) && "differs" }, el("span", {}, key), el("span", {}, setting(value)))))] : null));
+        el("div", { class: "config" }, settings.map(([key, value]) => el("div", { class: differs.has(key) && "differs" }, el("span", {}, key), el("span", {}, setting(value, 15)))))] : null));
   if (!dialog.open) dialog.showModal();
   dialog.scrollTop = 0;
 }
