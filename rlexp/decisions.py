@@ -45,9 +45,20 @@ def decide(config: dict[str, Any], algo: Algorithm, planned_updates: int, consol
     if compiled and (problem := compiler_problem(algo.device)):
         console.warn(f"Updates are not compiled: {problem}.")
         compiled = False
+    if algo.autocast is not None and algo.device.type == "cpu" and not _multiplies_bfloat16():
+        console.warn(
+            "This processor has no bfloat16 products (AVX512-BF16, AMX), so precision=bfloat16 is slower here than float32."
+        )
     if threads == "auto":
         threads = cpu_count() if size == "large" else 1
     return {"compile": compiled, "threads": threads, "device": str(algo.device)}
+
+
+def _multiplies_bfloat16() -> bool:
+    """Whether the processor has instructions for it; where they are not known, it is left to the user."""
+    known = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    names = ("avx512_bf16", "amx_bf16", "bf16")
+    return not any(name in known for name in names) or any(known.get(name) for name in names)
 
 
 def saved_decisions(run_dir: RunDir) -> dict[str, Any]:

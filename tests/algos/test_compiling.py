@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from rlexp.compiling import CompiledPhase, compiler_problem, phases_of
 from rlexp.config.component import schedulable
 from rlexp.config.fields import Static
 from rlexp.config.trust import EVERYTHING
+from rlexp.decisions import decide
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
 from rlexp.schedules import Schedule
@@ -383,3 +385,17 @@ def test_two_eager_agents_are_equal_bit_for_bit() -> None:
         one.update(data)
         two.update(data)
     assert_same_bits(flatten(one.state_dict()), flatten(two.state_dict()))
+
+
+@pytest.mark.parametrize(("capabilities", "warns"), [({"avx512_bf16": False}, 1), ({"amx_bf16": True}, 0), ({}, 0)])
+def test_a_processor_without_bfloat16_is_warned_of(
+    capabilities: dict[str, bool], warns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    algo, said = small_algo("dqn"), Mock()
+    algo.autocast = torch.bfloat16
+    decide({"compile": False, "threads": 1}, algo, 10, said)
+    assert said.warn.call_count == warns
+    algo.autocast = None
+    decide({"compile": False, "threads": 1}, algo, 10, said)
+    assert said.warn.call_count == warns
