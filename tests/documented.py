@@ -21,12 +21,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-BLOCK = re.compile(r"(?P<above>(?:^<!--.*?-->\n+)*(?:^`[\w./-]+`\n+)?)^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
+BLOCK = re.compile(
+    r"(?P<above>(?:^<!--.*?-->\n+)*(?:^`[\w./-]+`\n+)?)^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S
+)
 NOT_RUN = re.compile(r"<!-- not run(?: \((?P<only>[^)]+)\))?: (?P<why>\S.*?) -->", re.S)
 NOT_COMPARED = re.compile(r"<!-- not compared: (?P<why>\S.*?) -->", re.S)
 FILE = re.compile(r"^`([\w./-]+\.\w+)`$", re.M)
 INLINE = re.compile(r"`((?:rlexp|make|python) [^`]+)`")
+ROOT = Path(__file__).parents[1]
+# Pages of many trainings: their commands are composed by tests/test_docs.py, and run by `make test-learning`.
+LONG = ("docs/algorithms/", "docs/pixels.md", "docs/start/atari.md")
 PROGRAMS = ("rlexp", "make", "python")
+
+
+def name_of(path: Path) -> str:
+    """A page as it is called from the root of the project."""
+    return str(path.relative_to(ROOT))
 
 
 @dataclass
@@ -88,7 +98,9 @@ def _inline(text: str) -> Iterator[Step]:
     reasons = [(each["only"] or "", each["why"]) for each in NOT_RUN.finditer(text)]
     for command in INLINE.findall(text):
         command = " ".join(command.split())
-        if "…" not in command and not re.search(r"=[A-Z]+\b", command) and (len(command.split()) > 2 or "=" in command or command.startswith("make ")):
+        a_form = "…" in command or re.search(r"=[A-Z]+\b", command)
+        a_name = len(command.split()) < 3 and "=" not in command and not command.startswith("make ")
+        if not a_form and not a_name:
             why = next((why for only, why in reasons if only and command.startswith(only)), "")
             yield Step("command", command, why_not=why)
 
