@@ -99,7 +99,9 @@ def _inline(text: str) -> Iterator[Step]:
     for command in INLINE.findall(text):
         command = " ".join(command.split())
         a_form = "…" in command or re.search(r"=[A-Z]+\b", command)
-        a_name = len(command.split()) < 3 and "=" not in command and not command.startswith("make ")
+        a_name = command == "rlexp data info" or (
+            len(command.split()) < 3 and "=" not in command and command[:4] != "make"
+        )
         if not a_form and not a_name:
             why = next((why for only, why in reasons if only and command.startswith(only)), "")
             yield Step("command", command, why_not=why)
