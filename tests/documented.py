@@ -30,7 +30,7 @@ FILE = re.compile(r"^`([\w./-]+\.\w+)`$", re.M)
 INLINE = re.compile(r"`((?:rlexp|make|python) [^`]+)`")
 ROOT = Path(__file__).parents[1]
 # Pages of many trainings: their commands are composed by tests/test_docs.py, and run by `make test-learning`.
-LONG = ("docs/algorithms/", "docs/pixels.md", "docs/start/atari.md")
+LONG = ("docs/algorithms/", "docs/models.md", "docs/pixels.md", "docs/start/atari.md")
 PROGRAMS = ("rlexp", "make", "python")
 
 
@@ -116,8 +116,8 @@ def words(command: str) -> list[str]:
 
 
 def fewer(number: int) -> int:
-    """A budget of a few dozen; a larger one stays larger, and a small one what it is."""
-    return number if number <= 100 else int(10 * math.log10(number))
+    """A budget of a hundred or so; a larger one stays larger, and a small one what it is."""
+    return number if number <= 200 else int(25 * math.log10(number))
 
 
 SMALL: dict[str, dict[str, int]] = {  # at most so much of each
@@ -127,7 +127,6 @@ SMALL: dict[str, dict[str, int]] = {  # at most so much of each
     "env": {"num_envs": 4},
     "dataset": {"size": 200, "episodes": 2},
 }  # fmt: skip
-BUDGETS = ("total_steps", "total_updates")
 
 
 def shrunk(config: dict[str, Any]) -> dict[str, Any]:
@@ -140,9 +139,9 @@ def shrunk(config: dict[str, Any]) -> dict[str, Any]:
                 if isinstance(node.get(name), int) and not isinstance(node[name], bool):
                     node[name] = min(node[name], most)
     trainer, env = config["trainer"], config["env"]
-    for name in BUDGETS:
-        if trainer.get(name):
-            trainer[name] = fewer(trainer[name])
+    trainer["total_steps"] = fewer(trainer["total_steps"])
+    if trainer.get("total_updates"):
+        trainer["total_updates"] = min(trainer["total_updates"], 20)
     if trainer.get("total_epochs"):
         trainer["total_epochs"] = 1
     for name in ("eval_interval", "checkpoint_interval"):

@@ -61,7 +61,9 @@ def _make_tiny(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rlexp.runner, "check_config", lambda config, trust: shrunk(check_config(config, trust)))
 
 
-def _own_process(patch: pytest.MonkeyPatch, folder: Path) -> None:
+def _own_process(patch: pytest.MonkeyPatch, folder: Path, cache: Path) -> None:
+    """Nothing of this process stays changed."""
+    patch.setenv("RLEXP_CACHE", str(cache))
     patch.chdir(folder)
     patch.setattr(sys, "argv", sys.argv)
     patch.setattr(sys, "path", sys.path.copy())
@@ -75,46 +77,44 @@ def _own_process(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
 RUNS = {  # what a reader is supposed to have by now
     "NAME": ["algo=dqn", "env=cartpole"],
-    "my_dqn_run": ["algo=dqn", "env=cartpole"],
     "my_sac_run": ["algo=sac", "env=pendulum"],
-    "iql_offline": [
-        "algo=iql",
-        "env=pendulum",
-        "dataset=replay",
-        "dataset.zoo=sac_pendulum",
-        "trainer.total_updates=5",
-    ],
+    "my_iql_run": ["algo=iql", "env=pendulum", "dataset=run", "dataset.path=my_sac_run"],
 }
 
 
 @pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For datasets that are made on first use."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     """A folder with some runs, a sweep and some data; made once."""
     folder = tmp_path_factory.mktemp("reader")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RLEXP_CACHE", str(tmp_path_factory.mktemp("cache")))
-        _own_process(patch, folder)
+        _own_process(patch, folder, cache)
         _make_tiny(patch)
         for name, overrides in RUNS.items():
             assert _typed([*overrides, f"name={name}"]) == 0
+        shutil.copytree("outputs/NAME", "outputs/my_dqn_run", symlinks=True)
         assert _typed(["--multirun", "algo=dqn", "env=cartpole", "algo.gamma=0.98,0.99", "name=my_sweep"]) == 0
         for file in ("data.hdf5", "data.npz", "prior.hdf5"):
             assert _typed(["collect", "random", "env=pendulum", f"to={file}", "steps=400"]) == 0
-        yield folder
+    return folder
 
 
 @pytest.fixture
-def reader(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def reader(prepared: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of that folder for one page."""
     folder = tmp_path / "reader"
     shutil.copytree(prepared, folder, symlinks=True)
-    _own_process(monkeypatch, folder)
-    before = set(sys.modules), set(gym.registry)
+    _own_process(monkeypatch, folder, cache)
+    before = set(gym.registry)
     yield folder
-    for name in set(sys.modules) - before[0]:
-        if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
-            del sys.modules[name]
-    for name in set(gym.registry) - before[1]:
+    for name in [name for name in sys.modules if name.split(".")[0] == "my_package"]:
+        del sys.modules[name]
+    for name in set(gym.registry) - before:
         gym.registry.pop(name)
 
 
@@ -124,8 +124,8 @@ def reader(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 class Reader:
     """Does what a page says, and remembers what went wrong."""
 
-    def __init__(self, page: Page, folder: Path, printed: Callable[[], str]) -> None:
-        self.page, self.folder, self.printed = page, folder, printed
+    def __init__(self, page: Page, folder: Path, printed: Callable[[], str], tiny: bool) -> None:
+        self.page, self.folder, self.printed, self.tiny = page, folder, printed, tiny
         self.names = _names()
 
     def do(self, step: Step) -> str:
@@ -161,7 +161,7 @@ class Reader:
         run = "outputs/my_sweep" if self.page.path.name == "sweeps.md" else "outputs/NAME"
         arguments = [run if each in ("RUN", "NAME", "outputs/RUN", "outputs/NAME") else each for each in arguments]
         arguments = [each.replace("seed=S", "seed=0") for each in arguments]
-        if arguments[0] in ("eval", "collect"):
+        if arguments[0] in ("eval", "collect") and self.tiny:
             arguments = with_fewer(arguments)
         if "--multirun" in arguments:
             return 0  # tests/test_docs.py plans every sweep of the docs, tests/cli runs sweeps
@@ -193,7 +193,8 @@ def _names() -> dict[str, Any]:
 def test_everything_a_page_tells_to_do_works(
     path: Path, reader: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if path.name != "troubleshooting.md":  # what is refused there would be right at a tiny size
+    tiny = path.name != "troubleshooting.md"  # what is refused there would be right at a tiny size
+    if tiny:
         _make_tiny(monkeypatch)
 
     def printed() -> str:
@@ -201,7 +202,7 @@ def test_everything_a_page_tells_to_do_works(
         return out + err
 
     page = read_page(path)
-    doer = Reader(page, reader, printed)
+    doer = Reader(page, reader, printed, tiny)
     problems = [f"{step.text}\n{problem}" for step in page.steps if not step.why_not and (problem := doer.do(step))]
     assert not problems, "\n\n".join(problems)
 
