@@ -139,7 +139,8 @@ def shrunk(config: dict[str, Any]) -> dict[str, Any]:
                 if isinstance(node.get(name), int) and not isinstance(node[name], bool):
                     node[name] = min(node[name], most)
     trainer, env = config["trainer"], config["env"]
-    trainer["total_steps"] = fewer(trainer["total_steps"])
+    if trainer.get("total_steps"):
+        trainer["total_steps"] = fewer(trainer["total_steps"])
     if trainer.get("total_updates"):
         trainer["total_updates"] = min(trainer["total_updates"], 20)
     if trainer.get("total_epochs"):

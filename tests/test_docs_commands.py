@@ -124,13 +124,14 @@ def reader(prepared: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.Monk
 class Reader:
     """Does what a page says, and remembers what went wrong."""
 
-    def __init__(self, page: Page, folder: Path, printed: Callable[[], str], tiny: bool) -> None:
-        self.page, self.folder, self.printed, self.tiny = page, folder, printed, tiny
+    def __init__(self, page: Page, folder: Path, printed: Callable[[], str], patch: pytest.MonkeyPatch) -> None:
+        self.page, self.folder, self.printed, self.patch = page, folder, printed, patch
         self.names = _names()
 
     def do(self, step: Step) -> str:
         """The problem, if there is one."""
         self.printed()
+        fails = any(line.startswith("error: ") for line in step.prints.splitlines())
         try:
             if step.kind == "file":
                 path = self.folder / step.name
@@ -138,12 +139,16 @@ class Reader:
                 path.write_text(step.text)
                 return ""
             if step.kind == "python":
-                exec(compile(step.text, name_of(self.page.path), "exec"), self.names)
+                with self.patch.context() as patch:
+                    _make_tiny(patch)
+                    exec(compile(step.text, name_of(self.page.path), "exec"), self.names)
                 return ""
-            code, said = self.type(step.text), self.printed()
+            with self.patch.context() as patch:
+                if not fails:  # what is refused might be right at a tiny size
+                    _make_tiny(patch)
+                code, said = self.type(step.text), self.printed()
         except Exception:
             return traceback.format_exc(limit=-3)
-        fails = any(line.startswith("error: ") for line in step.prints.splitlines())
         if code != (1 if fails else 0):
             return f"exit code {code}\n{said[-2000:]}"
         missing = [line for line in step.prints.splitlines() if not _appears(line, said)]
@@ -161,7 +166,7 @@ class Reader:
         run = "outputs/my_sweep" if self.page.path.name == "sweeps.md" else "outputs/NAME"
         arguments = [run if each in ("RUN", "NAME", "outputs/RUN", "outputs/NAME") else each for each in arguments]
         arguments = [each.replace("seed=S", "seed=0") for each in arguments]
-        if arguments[0] in ("eval", "collect") and self.tiny:
+        if arguments[0] in ("eval", "collect"):
             arguments = with_fewer(arguments)
         if "--multirun" in arguments:
             return 0  # tests/test_docs.py plans every sweep of the docs, tests/cli runs sweeps
@@ -193,16 +198,12 @@ def _names() -> dict[str, Any]:
 def test_everything_a_page_tells_to_do_works(
     path: Path, reader: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tiny = path.name != "troubleshooting.md"  # what is refused there would be right at a tiny size
-    if tiny:
-        _make_tiny(monkeypatch)
-
     def printed() -> str:
         out, err = capfd.readouterr()
         return out + err
 
     page = read_page(path)
-    doer = Reader(page, reader, printed, tiny)
+    doer = Reader(page, reader, printed, monkeypatch)
     problems = [f"{step.text}\n{problem}" for step in page.steps if not step.why_not and (problem := doer.do(step))]
     assert not problems, "\n\n".join(problems)
 
