@@ -101,7 +101,7 @@ def test_bash_completes_without_importing_torch(tmp_path: Path) -> None:
     ask = (
         'COMP_LINE="rlexp $1"; COMP_POINT=${#COMP_LINE}; _rlexp_completion rlexp; printf "[%s]" "${COMPREPLY[@]}"; echo'
     )
-    script = f"{INSTALL['bash']}\nask() {{ {ask}; }}\nask re; ask 'seed=1 algo=discrete_'\n"
+    script = f"{INSTALL['bash']}\nask() {{ {ask}; }}\nask res; ask 'seed=1 algo=discrete_'\n"
     script += "complete -p rlexp >/dev/null || echo lost\n"
     script += f"COMP_WORDBREAKS=; ask algo=ppo,trp\n{UNINSTALL['bash']}\ncomplete -p rlexp"
     paths = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
