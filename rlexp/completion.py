@@ -51,7 +51,8 @@ WORDS = {  # what a setting at the top can be, where that is a word
     "checkpoint": ("last", "best"),
 }
 
-# Bash breaks words at "=" and replaces only what stands behind it. A space ends what is complete.
+# Bash breaks words at "=" and replaces only what stands behind it. A space ends what is complete: bash is given it, zsh
+# and fish add it themselves.
 BASH = r"""_rlexp_completion() {
     local IFS=$'\n' line="${COMP_LINE:0:COMP_POINT}"
     local word="${line##*[[:space:]]}"
@@ -62,9 +63,13 @@ BASH = r"""_rlexp_completion() {
 }
 complete -o nospace -o default -F _rlexp_completion rlexp"""
 ZSH = r"""_rlexp_completion() {
-    local -a found
+    local -a found begun
     found=("${(@f)$(COMP_LINE="${(j: :)words[1,CURRENT]}" "${words[1]}" -sc query=zsh 2>/dev/null)}")
-    if [[ -n "$found" ]]; then compadd -S '' -- "${found[@]}"; else _files; fi
+    begun=(${(M)found:#*[=.]})
+    found=(${found:#*[=.]})
+    (( $#begun )) && compadd -S '' -- "${begun[@]}"
+    (( $#found )) && compadd -- "${found[@]}"
+    (( $#begun + $#found )) || _files
 }
 compdef _rlexp_completion rlexp"""
 FISH = r"""function _rlexp_completion

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -100,7 +101,7 @@ def test_bash_completes_without_importing_torch(tmp_path: Path) -> None:
     ask = (
         'COMP_LINE="rlexp $1"; COMP_POINT=${#COMP_LINE}; _rlexp_completion rlexp; printf "[%s]" "${COMPREPLY[@]}"; echo'
     )
-    script = f"{INSTALL['bash']}\nask() {{ {ask}; }}\nask re; ask 'seed=1 algo=discrete_'\n"
+    script = f"{INSTALL['bash']}\nask() {{ {ask}; }}\nask res; ask 'seed=1 algo=discrete_'\n"
     script += "complete -p rlexp >/dev/null || echo lost\n"
     script += f"COMP_WORDBREAKS=; ask algo=ppo,trp\n{UNINSTALL['bash']}\ncomplete -p rlexp"
     paths = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
@@ -111,3 +112,29 @@ def test_bash_completes_without_importing_torch(tmp_path: Path) -> None:
         "[algo=ppo,trpo ]",
     ], done.stderr
     assert "no completion specification" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_completes(tmp_path: Path) -> None:
+    command = tmp_path / "rlexp"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m rlexp "$@"\n')
+    command.chmod(0o755)
+    script = f"{INSTALL['fish']}\ncomplete -C 'rlexp resu'; complete -C 'rlexp seed=1 algo=discrete_s'"
+    paths = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(["fish", "-c", script], env=os.environ | paths, text=True, capture_output=True, check=False)
+    assert done.stdout.splitlines() == ["resume", "algo=discrete_sac"], done.stderr
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_ends_what_is_complete_and_leaves_open_what_is_begun(tmp_path: Path) -> None:
+    asked = 'compadd() { print -r -- compadd "$@" }; compdef() { : }; _files() { print files }; CURRENT=2'
+    for answer, told in {
+        "resume": ["compadd -- resume"],
+        "algo=\nalgo.": ["compadd -S  -- algo= algo."],
+        "": ["files"],
+    }.items():
+        (tmp_path / "rlexp").write_text(f"#!/bin/sh\nprintf '{answer}'\n")
+        (tmp_path / "rlexp").chmod(0o755)
+        script = f"{INSTALL['zsh']}\nwords=({tmp_path}/rlexp re)\n_rlexp_completion"
+        done = subprocess.run(["zsh", "-fc", f"{asked}\n{script}"], text=True, capture_output=True, check=False)
+        assert done.stdout.splitlines() == told, done.stderr
