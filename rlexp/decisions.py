@@ -47,7 +47,7 @@ def decide(config: dict[str, Any], algo: Algorithm, planned_updates: int, consol
         compiled = False
     if algo.autocast is not None and algo.device.type == "cpu" and not _multiplies_bfloat16():
         console.warn(
-            "This processor has no bfloat16 products (AVX512-BF16, AMX), so precision=bfloat16 is slower here than float32."
+            "precision=bfloat16 is slower than float32 here: this processor has no products of it (AVX512-BF16, AMX)."
         )
     if threads == "auto":
         threads = cpu_count() if size == "large" else 1
