@@ -17,6 +17,8 @@ UNLIKE = ("name", "progress", "logger", "device")  # of the occasion, not of the
 WATCHING = ("compile", "threads", "trainer.log_interval", "trainer.eval_interval", "trainer.eval_episodes",
             "trainer.checkpoint_interval", "trainer.keep_checkpoints")  # fmt: skip
 CHOICES = ("algo", "env", "env.id", "dataset", "trainer", "buffer", "model")  # what other settings may follow from
+# Of an environment's settings those that an algorithm may choose; all others say what the task is.
+OF_THE_LOOP = ("env.num_envs", "env.vectorization", "env.workers", "env.normalize_obs", "env.normalize_reward")
 SEED = "seed"
 CALLBACKS, PRUNING = "trainer.callbacks", "rlexp.sweeps.pruning.PruneTrial"  # a search adds it, with the trial's number
 
@@ -74,10 +76,39 @@ def varied(flats: Sequence[Flat]) -> list[str]:
     keys, runs = [key for key in differing(flats) if key not in WATCHING], [compared(flat) for flat in flats]
     kept: list[str] = []
     for key in sorted(keys, key=lambda key: CHOICES.index(key) if key in CHOICES else len(CHOICES)):
-        choices = [choice for choice in kept if choice in CHOICES]
+        choices = [choice for choice in kept if choice in CHOICES and (choice.startswith("env") or not _of_task(key))]
         if key == SEED or not any(_follows(key, choice, runs) for choice in choices):
             kept.append(key)
     return [key for key in keys if key in kept]
+
+
+def _of_task(key: str) -> bool:
+    return key.startswith("env.") and key not in OF_THE_LOOP
+
+
+def tasks(flats: Sequence[Flat], ids: Sequence[str]) -> list[str]:
+    """What each run acts in: the environment's id, and what it is made or wrapped with where that differs under one id.
+
+    Returns are comparable within a task; other settings of an environment (repeated actions, stacked frames) are
+    ways to master the same one.
+    """
+    names = list(ids)
+    for each in dict.fromkeys(ids):
+        same = [position for position, name in enumerate(ids) if name == each]
+        keys = differing([flats[position] for position in same])
+        telling = [key for key in keys if key == "env.wrappers" or key.startswith("env.kwargs")]
+        for position in same:
+            parts = [_told(key, flats[position].get(key)) for key in telling]
+            if said := ", ".join(part for part in parts if part):
+                names[position] = f"{each} ({said})"
+    return names
+
+
+def _told(key: str, value: Any) -> str:
+    if key == "env.wrappers":
+        targets = [str(wrapper.get("_target_", "")) for wrapper in value or () if isinstance(wrapper, Mapping)]
+        return " + ".join(target.rpartition(".")[2] for target in targets)
+    return "" if value in (None, {}) else f"{key.rpartition('.')[2]}={value}"
 
 
 def _follows(key: str, choice: str, runs: Sequence[Flat]) -> bool:

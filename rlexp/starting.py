@@ -88,7 +88,13 @@ class Start:
 def open_start(config: dict[str, Any], spec: EnvSpec) -> Start:
     """The agent that ``init_from`` of a config names: of the same algorithm, for the same spaces."""
     given = str(config["init_from"])
-    _, checkpoint = find_checkpoint(run_path(given), "last")
+    path = run_path(given)
+    if not path.exists():
+        raise RunError(
+            f"init_from={given}: there is no such run, neither at {given} nor in outputs/. "
+            "`rlexp list runs` shows the runs there are."
+        )
+    _, checkpoint = find_checkpoint(path, "last")
     policy = checkpoint.tree.get("policy")
     if not isinstance(policy, dict):
         raise CheckpointError(f"The checkpoint {checkpoint.path} holds no policy. Use one that rlexp wrote.")

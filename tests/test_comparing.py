@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlexp.comparing import differing, flat_config, seed_groups, varied
+from rlexp.comparing import differing, flat_config, seed_groups, tasks, varied
 from rlexp.config.component import target_of
 from rlexp.sweeps.pruning import PruneTrial
 from tests.fake_runs import config_of
@@ -63,3 +63,16 @@ def test_the_callback_that_a_search_adds_was_not_varied():
     assert differing([*searched, *flats(config_of(seed=2))]) == ["seed"]  # the winner run again by hand, too
     assert seed_groups(searched) == [[0, 1]]
     assert "trainer.callbacks" in differing(flats(config_of(), config_of(trainer__callbacks=[pruning[0], other])))
+
+
+def test_what_an_environment_is_does_not_follow_from_the_algorithm():
+    runs = flats(config_of("dqn", env__action_repeat=2), config_of("ppo", env__num_envs=8))
+    assert varied(runs) == ["algo", "env.action_repeat"]  # one algorithm may well have other numbers of environments
+
+
+def test_one_id_with_other_wrappers_or_arguments_is_another_task():
+    wrapped = config_of("ppo", env__wrappers=[{"_target_": "rlexp.envs.SelectObservation", "keep": [0, 2]}])
+    runs = flats(config_of(), wrapped, config_of(env__action_repeat=2), config_of(env__kwargs={"length": 3}))
+    ids = ["CartPole-v1"] * 3 + ["Pole-v0"]
+    assert tasks(runs, ids) == ["CartPole-v1", "CartPole-v1 (SelectObservation)", "CartPole-v1", "Pole-v0"]
+    assert tasks(runs, ["CartPole-v1"] * 4)[3] == "CartPole-v1 (length=3)"

@@ -262,6 +262,8 @@ class Inspector:
 
 def _left_out(found: Report) -> list[str]:
     """What lengths and returns are not told of."""
+    if not any(end in (TERMINATED, TRUNCATED) for end in found.ends):
+        return ["No episode is whole: lengths and returns are those of cut ones."]
     if not (count := int((~found.whole).sum())):
         return []
     return [f"{counted(count, 'cut episode')} left out of lengths and returns, which are those of whole episodes."]

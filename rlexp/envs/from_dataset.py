@@ -47,7 +47,8 @@ class DatasetEnv(GymEnv):
             raise ConfigError("env=from_dataset takes its spaces from a dataset, but dataset is null. Choose one.")
         if not hasattr(dataset, "spaces"):
             raise ConfigError(
-                f"env=from_dataset: {type(dataset).__name__} cannot say its spaces. Choose an environment."
+                f"Without an environment the spaces are those of the data, but {type(dataset).__name__} needs one. "
+                "Choose an environment (env=…), or data in files: dataset=hdf5 dataset.path=…"
             )
         spec = dataset.spaces(self.action_limit)
         self.spaces = replace(spec, obs=with_unseen(spec.obs, spec.action, self.show_achieved_goal)).to_dict()

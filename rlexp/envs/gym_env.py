@@ -6,6 +6,8 @@ import copy
 import functools
 import importlib
 import inspect
+import os
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -102,6 +104,8 @@ class GymEnv:
         if self.pixels and render_mode not in (None, "rgb_array"):
             raise EnvError(f"{self.id} cannot be shown: env.pixels=true draws it for the agent.")
         mode = "rgb_array" if self.pixels else render_mode
+        if mode:  # SDL, with which many environments draw, complains where there is no session of a desktop
+            os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
         try:
             return self._call_factory(mode) if self.factory else self._make_registered(mode)
         except UnknownEnvError:

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rlexp.comparing import SEED, Flat, differing, flat_config, key_of, seed_groups, varied
+from rlexp.comparing import SEED, Flat, differing, flat_config, key_of, seed_groups, tasks, varied
 from rlexp.errors import RlexpError
 from rlexp.loggers.format import mean_std, outcome
 from rlexp.report.curves import read_curves, short
@@ -43,6 +43,8 @@ def report_data(runs: Sequence[Mapping[str, Any]], title: str | None, videos: Vi
             thinned = max(thinned, _read(entry, limit))
     whole = [run for run in entries if run["status"] != "damaged"]
     flats = [flat_config(run["config"]) for run in whole]
+    for run, task in zip(whole, tasks(flats, [str(run.get("env") or "") for run in whole])):
+        run["env"] = task
     keys, all_keys = varied(flats), differing(flats)
     groups = _groups(whole, flats, keys)
     shown = [_shown(run, position, videos) for position, run in enumerate(entries)]

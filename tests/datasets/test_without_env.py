@@ -137,7 +137,7 @@ def test_env_null_means_the_same():
 
 
 def test_what_needs_an_environment_is_refused(file):
-    with pytest.raises(ConfigError, match="cannot say its spaces"):
+    with pytest.raises(ConfigError, match=r"but RandomDataset needs one\. Choose an environment"):
         crr("dataset=random")
     with pytest.raises(ConfigError, match="dataset is null"):
         crr("dataset=null")

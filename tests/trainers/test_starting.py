@@ -216,7 +216,7 @@ def nothing_there(source: Path) -> dict[str, Any]:
         (other_networks, CheckpointError, r"model\.hidden \[8\] → \[4\]"),
         (other_statistics, CheckpointError, r"without env\.normalize_obs"),
         (damaged, CheckpointError, "policy.safetensors"),
-        (nothing_there, RlexpError, "There is no run directory"),
+        (nothing_there, RlexpError, "there is no such run"),
     ],
 )
 def test_an_agent_that_does_not_fit_is_refused_before_anything_is_written(
