@@ -172,6 +172,7 @@ def outcome(path: Path) -> dict[str, Any]:
     del state[".progress.seconds"]
     summary = json.loads((path / "summary.json").read_text())
     clocked = ("wall_time_s", "steps_per_second", "updates_per_second")
+    (summary.get("curve") or {}).pop("seconds_to_threshold", None)
     found = {
         "metrics": without_time(rows_of(path)),
         "state": state,

@@ -76,7 +76,9 @@ def test_cql_adds_the_excess_over_the_data_to_the_bellman_error(
 ) -> None:
     samples, weight = 3, 2.0
     settings = {"backup": backup, "target_gap": target_gap, "conservative_weight": weight, "initial_alpha": 0.4}
-    algo = set_up(cls(n_action_samples=samples, multiplier_learning_rate=0.1, **settings), "continuous")
+    if target_gap is not None:
+        settings["multiplier_learning_rate"] = 0.1
+    algo = set_up(cls(n_action_samples=samples, **settings), "continuous")
     batch, (actor, critic, target), generator = observe(algo, "actor", "critic", "target_critic")
     alpha = algo.log_alpha.exp().item()
     multiplier = 1.0 if target_gap is None else algo.log_multiplier.exp().item()

@@ -275,6 +275,7 @@ def test_an_algorithm_that_reports_no_errors_is_told_apart(tmp_path: Path, monke
 
 
 def test_beta_follows_the_run(tmp_path: Path) -> None:
-    runner = Runner(prioritized(small_config("dqn", "replay"), beta=0.2, final_beta=0.8))
+    twice = small_config("dqn", "replay", changes=("trainer.train_frequency=53",))
+    runner = Runner(prioritized(twice, beta=0.2, final_beta=0.8))
     runner.train(tmp_path / "run")
     assert runner.buffer._beta == pytest.approx(0.2 + 0.6 * 106 / 120)  # the last training was at 106 of 120 steps

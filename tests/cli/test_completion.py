@@ -25,7 +25,7 @@ def test_the_first_word_is_a_command_a_group_or_a_setting_at_the_top() -> None:
     assert set(COMMANDS) < set(offered("rlexp "))
     assert offered("rlexp re") == ["resume"]
     assert offered("rlexp al") == offered("rlexp train al") == ["algo.", "algo="]
-    assert offered("rlexp algo=ppo se") == ["seed="]
+    assert offered("rlexp algo=ppo se") == ["search=", "seed="]
     assert offered("rlexp algo=ppo --mu") == ["--multirun"]
     assert offered("rlexp eval") == ["eval", "evaluator.", "evaluator="]
 
