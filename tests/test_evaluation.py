@@ -18,6 +18,7 @@ from rlexp.runner import Runner
 from rlexp.seeding import derive_seed
 from rlexp.trainers.base import Trainer
 from rlexp.types import Act
+from tests.algos.common import some_of
 from tests.counting import episode_length, episode_seed
 from tests.trainers.recording import Recording, algorithms, counting_config, small_config
 
@@ -113,7 +114,7 @@ def test_without_a_word_on_success_there_is_no_rate() -> None:
 # ---- actions
 
 
-@pytest.mark.parametrize("name", algorithms())
+@pytest.mark.parametrize("name", some_of(algorithms()))
 def test_sampled_actions_repeat_with_the_seed_and_differ_from_greedy_ones(name: str) -> None:
     config = small_config(name, env__max_episode_steps=20)
     if "epsilon" in config["algo"]:
@@ -203,7 +204,7 @@ class Intruder(Callback):
         self.compared += 1
 
 
-@pytest.mark.parametrize("name", algorithms())
+@pytest.mark.parametrize("name", some_of(algorithms()))
 def test_evaluation_leaves_environments_generators_and_normalisers_untouched(name: str, tmp_path: Path) -> None:
     config = small_config(name, env__normalize_obs=True, trainer__eval_episodes=0)
     config["trainer"]["callbacks"] = [{"_target_": "tests.test_evaluation.Intruder"}]

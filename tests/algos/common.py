@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,12 @@ def once_per_loop(keep: Callable[[str, str], bool] = lambda name, loop: True) ->
         for name, loop in LOOP_CASES
         if keep(name, loop)
     ]
+
+
+def some_of(names: Sequence[str]) -> list[Any]:
+    """Algorithms for what their families have in common: one of each in `make test`, all by `make test-learning`."""
+    families = {name for name, _ in LOOPS_ONCE} | {"sac"}
+    return [pytest.param(name, marks=() if name.lower() in families else pytest.mark.learning) for name in names]
 
 
 KIND_CASES = [(name, kind) for name in ALGOS for kind in kinds_of(name)]

@@ -26,7 +26,7 @@ from rlexp.trainers import base
 from rlexp.trainers.base import Interrupted, Trainer
 from rlexp.trainers.replay import Replay
 from rlexp.types import Act
-from tests.algos.common import run_cases
+from tests.algos.common import once_per_loop
 from tests.trainers.recording import (
     Recording,
     Watch,
@@ -551,7 +551,7 @@ def scheduled_small(name: str, loop: str) -> dict[str, Any]:
     return config
 
 
-@pytest.mark.parametrize(("name", "loop"), run_cases())
+@pytest.mark.parametrize(("name", "loop"), once_per_loop())
 def test_evaluating_logging_and_saving_change_no_training_number(name: str, loop: str, tmp_path: Path) -> None:
     plain = scheduled_small(name, loop)
     variants = {
@@ -576,7 +576,7 @@ def training_rows(path: Path) -> list[dict[str, Any]]:
 # ---- files
 
 
-@pytest.mark.parametrize(("name", "loop"), run_cases())
+@pytest.mark.parametrize(("name", "loop"), once_per_loop())
 def test_summary_and_metrics_have_the_form_that_others_rely_on(name: str, loop: str, tmp_path: Path) -> None:
     summary = Runner(small_config(name, loop, trainer__log_interval=10)).train(tmp_path / "run")
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
