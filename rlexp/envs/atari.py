@@ -69,8 +69,13 @@ class AtariEnv(GymEnv):
     max_episode_steps: Count | None = 27_000  # actions until a game is truncated: half an hour of playing
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self.backend = Backend(self.backend)
+        if self.workers is not None and self.backend is Backend.vector:
+            raise ConfigError(
+                f"env.workers={self.workers} has no effect with env.backend=vector, which has threads. "
+                "Add env.backend=gym env.vectorization=subprocess, or set env.workers=null."
+            )
+        super().__post_init__()
         check_side("env.size", self.size)
         if self.wrappers and self.backend is Backend.vector:
             raise ConfigError("env.wrappers need single environments: add env.backend=gym.")

@@ -76,6 +76,11 @@ class GymEnv:
             raise ConfigError(f"env.frame_stack must be at most {MAX_STACK}, not {self.frame_stack}.")
         if self.resize is not None:
             check_side("env.resize", self.resize)
+        if self.workers is not None and self.vectorization is Vectorization.sync:
+            raise ConfigError(
+                f"env.workers={self.workers} has no effect with env.vectorization=sync, which has no worker processes. "
+                "Add env.vectorization=subprocess, or set env.workers=null."
+            )
 
     def make(self, render_mode: str | None = None) -> gym.Env:
         """One environment with its time limit and wrappers, as Gymnasium gives it."""

@@ -60,7 +60,8 @@ def test_an_algorithm_that_replays_learns_from_hindsight(name: str, tmp_path: Pa
 def test_a_run_goes_on_exactly_where_it_was_stopped(
     name: str, strategy: str, vectorization: str, tmp_path: Path
 ) -> None:
-    changes = [f"buffer.strategy={strategy}", f"env.vectorization={vectorization}", "env.workers=1", "buffer.n_step=2"]
+    changes = [f"buffer.strategy={strategy}", f"env.vectorization={vectorization}", "buffer.n_step=2"]
+    changes += ["env.workers=1"] if vectorization == "subprocess" else []
     Runner(config(name, *changes)).train(tmp_path / "whole")
     runner = Runner(config(name, *changes))
     advance = runner.trainer.iterate

@@ -65,6 +65,7 @@ MISTAKES = {
     "+env.kwargs.foo=1": "CartPole-v1 cannot be made with env.kwargs={'foo': 1}: ",
     "env.wrappers=[{_target_:no.Wrapper}]": "The wrapper no.Wrapper cannot be imported: ",
     "env.wrappers=[3]": "env.wrappers holds 3; each entry is {_target_: package.Wrapper, argument: value}.",
+    "env.workers=2": "env.workers=2 has no effect with env.vectorization=sync, which has no worker processes. Add ",
     # the machine
     "device=cuda:99": "device=cuda:99 cannot be used here: ",
     "buffer.capacity=1_000_000_000_000": "buffer.capacity must be at most 2147483647, not 1000000000000.",

@@ -12,10 +12,12 @@ from tests.counting import COUNTING, START, episode_length, episode_seed, offset
 from tests.trees import tree_equal
 
 BACKENDS = ("sync", "subprocess")
+WORKERS = {"sync": None, "subprocess": 2}
 
 
 def counting(backend: str = "sync", num_envs: int = 3, **kwargs: Any) -> GymEnv:
-    return GymEnv(id=COUNTING, kwargs=kwargs, num_envs=num_envs, vectorization=backend, workers=2)
+    workers = WORKERS[backend]
+    return GymEnv(id=COUNTING, kwargs=kwargs, num_envs=num_envs, vectorization=backend, workers=workers)
 
 
 def random_actions(env: VecEnv, steps: int, seed: int = 0) -> np.ndarray:

@@ -144,6 +144,8 @@ def test_settings_that_the_vector_backend_would_ignore_are_refused():
         AtariEnv(wrappers=[{"_target_": "gymnasium.wrappers.ClipReward"}])
     with pytest.raises(ConfigError, match=r"env.backend=gym"):
         AtariEnv(vectorization="subprocess")
+    with pytest.raises(ConfigError, match=r"env.workers=2 has no effect with env.backend=vector.*env.backend=gym"):
+        AtariEnv(workers=2)
 
 
 @pytest.mark.parametrize("settings", [{"frame_stack": 2}, {"frame_stack": 1, "frame_skip": 1}])

@@ -17,7 +17,7 @@ from rlexp.envs.goals import GoalRewards
 from rlexp.errors import ConfigError, DataError, EnvError
 from rlexp.prediction import Predictor
 from rlexp.runner import Runner
-from tests.envs.common import BACKENDS, play, random_actions, same_steps
+from tests.envs.common import BACKENDS, WORKERS, play, random_actions, same_steps
 from tests.goal_line import LINE, GoalLine
 
 SHORT = [
@@ -75,7 +75,7 @@ def test_its_number_of_bits_is_a_setting():
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("env_id", ["BitFlip-v0", LINE])
 def test_episodes_are_restored_by_replay(env_id, backend):
-    env = GymEnv(id=env_id, vectorization=backend, workers=2, num_envs=2)
+    env = GymEnv(id=env_id, vectorization=backend, workers=WORKERS[backend], num_envs=2)
     first, second = env.build(5), env.build(5)
     try:
         first.reset()

@@ -223,6 +223,11 @@ def test_numbers_out_of_range_are_refused(wrong):
         GymEnv(id="CartPole-v1", **wrong)
 
 
+def test_workers_without_worker_processes_are_refused():
+    with pytest.raises(ConfigError, match=r"env\.workers=2 has no effect.*env\.vectorization=subprocess.*workers=null"):
+        GymEnv(id="CartPole-v1", num_envs=4, workers=2)
+
+
 def test_code_roots_name_every_package_that_would_run():
     assert env_code_roots("CartPole-v1") == {"gymnasium"}
     assert env_code_roots("CartPole") == {"gymnasium"}

@@ -6,7 +6,7 @@ import pytest
 from rlexp.envs import GymEnv
 from rlexp.tree import tree_leaves
 from tests.counting import ACTION_SPACES, COUNTING, OBS_SPACES, bits, episode_seed, image, offset
-from tests.envs.common import BACKENDS, ExpectedEnv, counting, play, random_actions, same_steps
+from tests.envs.common import BACKENDS, WORKERS, ExpectedEnv, counting, play, random_actions, same_steps
 from tests.trees import tree_equal
 
 
@@ -119,7 +119,7 @@ def test_arrays_are_the_callers_to_keep_and_to_change(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_same_seed_gives_the_same_stream_and_reset_begins_it_again(backend):
-    env = GymEnv(id="CartPole-v1", num_envs=2, vectorization=backend, workers=2).build(seed=3)
+    env = GymEnv(id="CartPole-v1", num_envs=2, vectorization=backend, workers=WORKERS[backend]).build(seed=3)
     actions = random_actions(env, 60)
     first = (env.reset(), play(env, actions))
     again = (env.reset(), play(env, actions))
