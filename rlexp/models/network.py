@@ -156,8 +156,10 @@ class Network:
                 raise ConfigError(f"model.{name} has no effect: no network of {algo} has BatchRenorm.")
 
     def build_encoder(self, spec: EnvSpec, defaults: NetDefaults) -> Encoder:
-        """What turns observations into features, alone."""
-        return Encoder(spec.obs, self.encoder, defaults.init, defaults.cnn)
+        """What turns observations into features, alone; of several networks, so that settings of critics spare it."""
+        encoder = Encoder(spec.obs, self.encoder, defaults.init, defaults.cnn)
+        _let_decay(encoder, self.weight_decay)
+        return encoder
 
     def share_encoder(self, owner: Any, *others: Any) -> bool:
         """Let networks see through one encoder, if that is wanted and there is a CNN; whether they do."""
@@ -224,8 +226,7 @@ class Network:
             renorm_momentum=0.99 if self.renorm_momentum is None else self.renorm_momentum,
             renorm_warmup=100_000 if self.renorm_warmup is None else self.renorm_warmup,
         )
-        if decay := self._of("weight_decay", critic):
-            set_weight_decay((module.weight for module in net.modules() if isinstance(module, DECAYING)), decay)
+        _let_decay(net, self._of("weight_decay", critic))
         return net
 
     def _norm(self, defaults: NetDefaults, hidden: Sequence[int], noisy: float | None) -> Norm:
@@ -246,3 +247,9 @@ class Network:
                 "which passes train them: algo=crossq. Elsewhere use model.norm=layer."
             )
         return norm
+
+
+def _let_decay(net: nn.Module, rate: float) -> None:
+    """Mark the weights of a network, unless nothing is to be taken off them."""
+    if rate:
+        set_weight_decay((module.weight for module in net.modules() if isinstance(module, DECAYING)), rate)

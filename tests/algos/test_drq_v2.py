@@ -71,3 +71,16 @@ def test_the_value_of_an_action_is_asked_through_the_encoder() -> None:
     batch = random_batch(algo, 4)
     q = algo.critic(algo.encoder(batch.obs), batch.action)[..., 0]
     torch.testing.assert_close(algo.action_value(batch.obs, batch.action), q.amin(0))
+
+
+def test_the_encoder_decays_with_the_other_networks() -> None:
+    changes = "model.weight_decay=0.5", "model.critic_weight_decay=0"
+    algo, plain = small_algo("drq_v2", *changes, obs="image"), small_algo("drq_v2", obs="image")
+    before = {key: p.detach().clone() for key, p in algo.encoder.named_parameters()}
+    for agent in (algo, plain):
+        agent.update(random_batch(agent, 4))
+    others = dict(plain.encoder.named_parameters())
+    for key, parameter in algo.encoder.named_parameters():
+        taken = 1e-4 * 0.5 * before[key] if key.endswith("weight") else torch.zeros_like(parameter)
+        torch.testing.assert_close(others[key] - parameter, taken, rtol=1e-2, atol=1e-7)
+        assert not key.endswith("weight") or taken.abs().max() > 1e-6
