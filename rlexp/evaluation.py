@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from rlexp.envs import GymEnv, SyncVecEnv, VecEnv
+from rlexp.envs.frame_rate import frame_rate
 from rlexp.envs.locate import missing_package
 from rlexp.envs.scores import Reference, reference_of
 from rlexp.errors import EnvError, RlexpError
@@ -21,7 +22,6 @@ from rlexp.seeding import derive_seed
 from rlexp.video import Video, check_frame, import_cv2
 
 MAX_PARALLEL = 10  # environments played side by side
-FRAME_RATE = 30  # frames of a video that are a second, where the environment does not say
 LONG_EPISODE = 20_000  # steps after which an episode without a time limit may be one that never ends
 
 
@@ -140,7 +140,7 @@ def check_filming(env: GymEnv) -> None:
 def _film(envs: VecEnv, video: Video) -> None:
     """Add what the only environment looks like now."""
     assert isinstance(envs, SyncVecEnv)
-    video.add(envs.render(), envs.envs[0].env.metadata.get("render_fps") or FRAME_RATE)
+    video.add(envs.render(), frame_rate(envs.envs[0].env))
 
 
 def _cannot_show(env_id: str, error: Exception, mode: str) -> str:

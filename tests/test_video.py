@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from PIL import Image, ImageSequence
 
 import rlexp
 from rlexp.config.trust import EVERYTHING
-from rlexp.envs import GymEnv
+from rlexp.envs import AtariEnv, GymEnv
+from rlexp.envs.frame_rate import frame_rate
 from rlexp.errors import EnvError, RunError
 from rlexp.evaluation import check_filming
 from rlexp.loggers import Logger
@@ -128,6 +131,47 @@ def test_an_agent_films_what_it_plays(tmp_path: Path) -> None:
     agent = rlexp.DQN(env=lambda render_mode=None: CountingEnv(render_mode=render_mode), progress="none")
     played = agent.evaluate(2, video=tmp_path / "play.mp4")
     assert len(film(tmp_path / "play.mp4")) == sum(played.lengths) == 10
+
+
+# ---- their speed
+
+
+@pytest.mark.parametrize(
+    ("settings", "rate"),
+    [({}, 50), ({"action_repeat": 4}, 12.5), ({"wrappers": [{"_target_": "tests.test_video.Slower"}]}, 5)],
+)
+def test_a_frame_lasts_as_long_as_the_steps_that_it_is_drawn_after(settings: dict[str, Any], rate: float) -> None:
+    assert frame_rate(GymEnv(id="CartPole-v1", **settings).make()) == rate
+
+
+class Slower(gym.Wrapper):
+    """Knows how fast it is meant to be seen."""
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self.metadata = {**env.metadata, "render_fps": 5}
+
+
+@pytest.mark.parametrize(("frame_skip", "rate"), [(4, 15), (1, 60)])
+def test_atari_is_shown_at_sixty_emulated_frames_a_second(frame_skip: int, rate: float) -> None:
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    assert frame_rate(AtariEnv(game="pong", frame_skip=frame_skip, size=36).make()) == rate
+    assert frame_rate(GymEnv(id="ALE/Pong-v5", kwargs={"frameskip": frame_skip}).make()) == rate
+
+
+@pytest.mark.parametrize("name", ["play.mp4", "play.gif"])
+def test_a_film_of_repeated_actions_lasts_as_long_as_the_episode(name: str, tmp_path: Path) -> None:
+    cv2 = pytest.importorskip("cv2")
+    make = functools.partial(CountingEnv, length=6)
+    agent = rlexp.DQN("env.action_repeat=3", env=make, progress="none")
+    path = tmp_path / name
+    agent.evaluate(1, video=path)
+    if name.endswith("gif"):
+        shown = sum(frame.info["duration"] for frame in ImageSequence.Iterator(Image.open(path))) / 1000
+    else:
+        shown = len(film(path)) / cv2.VideoCapture(str(path)).get(cv2.CAP_PROP_FPS)
+    assert shown == pytest.approx(6 / 30)  # 30 steps of an environment that does not say are a second
 
 
 # ---- while training
