@@ -30,17 +30,15 @@ FILE = re.compile(r"^`([\w./-]+\.\w+)`$", re.M)
 INLINE = re.compile(r"`((?:rlexp|make|python) [^`]+)`")
 ROOT = Path(__file__).parents[1]
 # Pages of many trainings: their commands are composed by tests/test_docs.py, and run by `make test-learning`.
-# What a newcomer reads first (README, docs/start) is run by `make test`.
+# None of them shows a command that is refused. What a newcomer reads first is run by `make test`.
 LONG = (
     "docs/algorithms/",
-    "docs/configuration.md",
     "docs/datasets.md",
     "docs/export.md",
     "docs/models.md",
     "docs/offline_to_online.md",
     "docs/pixels.md",
     "docs/start/atari.md",
-    "docs/troubleshooting.md",
 )
 PROGRAMS = ("rlexp", "make", "python")
 
