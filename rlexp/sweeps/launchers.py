@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import signal
+import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from rlexp.config.component import component, registered_name
@@ -340,6 +342,22 @@ class SlurmTask:
         return DelayedSubmission(self, job, workdir)
 
 
+@contextlib.contextmanager
+def _out_of_reach() -> Iterator[None]:
+    """Local jobs of submitit that start meanwhile have sessions of their own, as :func:`_alone` has.
+
+    Ctrl-C in the terminal would reach them too, and the process that submitit puts before each job would answer with a
+    traceback and kill the job, which could not save its state. submitit has no setting for it.
+    """
+    local: Any = importlib.import_module("submitit.local.local")
+    apart = functools.partial(subprocess.Popen, start_new_session=True)
+    local.subprocess = SimpleNamespace(Popen=apart)  # what this one module sees; jobs of Slurm are started elsewhere
+    try:
+        yield
+    finally:
+        local.subprocess = subprocess
+
+
 class _SubmititEngine(Engine):
     def __init__(self, executor: Any) -> None:
         self._executor = executor
@@ -347,7 +365,7 @@ class _SubmititEngine(Engine):
     def submit(self, jobs: Sequence[Job]) -> list[Any]:
         """Several at once are one array."""
         try:
-            with self._executor.batch():
+            with _out_of_reach(), self._executor.batch():
                 return [self._executor.submit(SlurmTask(), job, os.getcwd()) for job in jobs]
         except (RuntimeError, OSError) as error:  # sbatch refuses
             raise RunError(f"The jobs could not be queued: {' '.join(str(error).split())}") from error

@@ -184,6 +184,20 @@ def test_local_jobs_of_submitit_have_time_to_save_before_they_are_killed(monkeyp
     assert [job.asked for job in jobs] == [["terminate"], ["terminate", "cancel"]]
 
 
+def test_ctrl_c_in_the_terminal_does_not_reach_local_jobs_of_submitit(tmp_path: Path) -> None:
+    """The process before each job would print a traceback and kill it."""
+    pytest.importorskip("submitit")
+    engine = launchers.SlurmLauncher(cluster="local").open(tmp_path)  # type: ignore[arg-type]
+    (handle,) = engine.submit([None])  # type: ignore[list-item]
+    process = handle._process
+    try:
+        assert os.getsid(process.pid) == os.getpgid(process.pid) == process.pid
+        os.killpg(process.pid, signal.SIGKILL)  # and what it may have started
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_a_signal_is_noted_and_ends_the_waiting_at_the_next_look() -> None:
     with launchers._signals_noted() as look:
         look()
