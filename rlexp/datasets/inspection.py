@@ -73,6 +73,7 @@ class Inspector:
         self.lengths: list[int] = []
         self.ends: list[str] = []
         self._return, self._length, self._gap = 0.0, 0, False
+        self._bad = False  # the row before has NaN or infinity
         self._previous: tuple[ArrayTree, str | None] | None = None  # next observation and end of the row before
         self.outside = self.beyond_one = 0  # rows with actions outside of the bounds, outside of [-1, 1]
         self.crossing = {TERMINATED: 0, TRUNCATED: 0}
@@ -86,20 +87,22 @@ class Inspector:
         """The next rows."""
         if self.spec is not None and not self.rows:
             self.misfits = misfits(piece.obs, piece.action, self.spec)
-        self._take_columns(piece)
+        bad = self._take_columns(piece)
         self._take_actions(piece.action)
         good = piece.reward[np.isfinite(piece.reward)].astype(np.float64)
         self._finite += len(good)
         self._sum += float(good.sum())
         self._squares += float(good @ good)
-        self._take_episodes(piece, self._joins(piece))
+        self._take_episodes(piece, self._joins(piece), bad)
         self.rows += len(piece)
 
-    def _take_columns(self, piece: Piece) -> None:
+    def _take_columns(self, piece: Piece) -> np.ndarray:
+        """[rows] bool: those with NaN or infinity in any column."""
         arrays: dict[str, np.ndarray] = {"actions": piece.action, "rewards": piece.reward}
         for key, tree in (("observations", piece.obs), ("next_observations", piece.next_obs)):
             if tree is not None:
                 arrays |= {f"{key}/{name}".rstrip("/"): leaf for name, leaf in tree_leaves(tree)}
+        any_bad = np.zeros(len(piece), bool)
         for key, array in arrays.items():
             if not len(array):
                 continue
@@ -120,6 +123,8 @@ class Inspector:
             if bad.any():
                 column.first_bad = self.rows + int(bad.argmax()) if not column.bad else column.first_bad
                 column.bad += int(bad.sum())
+                any_bad |= bad
+        return any_bad
 
     def _take_actions(self, action: np.ndarray) -> None:
         flat = action.reshape(len(action), -1)
@@ -141,7 +146,8 @@ class Inspector:
             joins[0] = not leaves_differ(self._previous[0], tree_map(lambda leaf: leaf[:1], piece.obs), 1)[0]
         return joins
 
-    def _take_episodes(self, piece: Piece, joins: np.ndarray | None) -> None:
+    def _take_episodes(self, piece: Piece, joins: np.ndarray | None, bad: np.ndarray) -> None:
+        """An episode with NaN is one that is not whole: neither its return nor where it would break off is known."""
         reward = np.where(np.isfinite(piece.reward), piece.reward, 0.0).tolist()
         kinds = np.where(piece.terminated, 1, np.where(piece.truncated, 2, 0)).tolist()
         gaps = [False] * len(piece) if piece.gaps is None else piece.gaps.tolist()
@@ -151,11 +157,12 @@ class Inspector:
             if before is not None:
                 self.followed[before] += 1
                 self.crossing[before] += joined and joins is not None
-            elif not joined and self._length:
+            elif not joined and self._length and not (bad[i] or self._bad):
                 self._close(BROKEN)
             self._return += reward[i]
             self._length += 1
-            self._gap |= gaps[i]
+            self._bad = bool(bad[i])
+            self._gap |= gaps[i] or self._bad
             before = (None, TERMINATED, TRUNCATED)[kind]
             if before is not None:
                 self._close(CUT if self._gap else before)

@@ -329,6 +329,23 @@ def test_missing_ends_and_broken_chains_are_named(rlexp: Command) -> None:
     assert "19 episodes break off without an end" in answer.out
 
 
+def test_an_episode_with_nan_is_no_whole_one_and_neither_is_its_rest(
+    rlexp: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = pendulum_data()
+    spoil(arrays, "nan")  # in episode 3, where the chain seems to break, and in the reward of episode 5
+    arrays["next_observations"][[74, 99]] = np.nan  # in the midst of episode 7, and at the end of 9
+    path = write("hdf5", arrays)
+    for rows in (65_536, 5):  # pieces that end with a row that has NaN
+        monkeypatch.setattr("rlexp.datasets.streams.ROWS", rows)
+        answer = rlexp("data", "info", path, *PENDULUM)
+        assert "200 transitions, 20 episodes" in answer.out
+        assert "ends      16 truncated, 4 cut" in answer.out
+        assert "length    10 ± 0, from 10 to 10" in answer.out
+        assert "4 cut episodes left out" in answer.out
+        assert "break off" not in answer.out
+
+
 def test_pieces_make_no_difference(rlexp: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = pendulum_data()
     for trap in ("nan", "crossing"):
