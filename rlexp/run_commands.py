@@ -122,6 +122,8 @@ def export(arguments: list[str]) -> int:
     runner = loaded.runner
     policy = runner.policy(loaded.checkpoint.tree["policy"], loaded.checkpoint.path)
     origin = {"algo": runner.algo_name, "env": runner.spec.id, "checkpoint": loaded.checkpoint.path.name}
+    if kind == "onnx":  # not with the answer: a script may read that
+        print("Translating the policy to ONNX and comparing it: up to a minute.", file=sys.stderr, flush=True)
     done = write(policy, runner.env, target, kind, origin)
     print(f"{runner.algo_name} on {runner.spec.id}, {loaded.checkpoint.path.name}, greedy actions")
     for role in ("inputs", "outputs"):

@@ -158,11 +158,13 @@ def test_the_file_is_loaded_where_rlexp_is_not_installed(tmp_path: Path) -> None
         *(pytest.param(name, "vector", marks=pytest.mark.learning) for name in sorted(IN_SHORT)),
     ],
 )
-def test_onnx_acts_like_the_agent(name: str, obs: str, tmp_path: Path) -> None:
+def test_onnx_acts_like_the_agent(name: str, obs: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
     policy, env = trained(name, "env.normalize_obs=true", obs=obs)
+    capfd.readouterr()
     done = export(policy, env, tmp_path / "policy.onnx", "onnx", {"algo": name})
+    assert capfd.readouterr() == ("", "")  # torch's exporter would tell of its steps
     assert [path.name for path in tmp_path.iterdir()] == ["policy.onnx"]
     session = onnxruntime.InferenceSession(done.path)
     assert [each.name for each in session.get_inputs()] == [each["name"] for each in done.info["inputs"]]

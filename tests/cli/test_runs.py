@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rlexp.errors import ExportError
 from rlexp.runs import natural
 from tests.cli.conftest import Command
 from tests.fake_runs import config_of, make_run
@@ -233,6 +234,17 @@ def test_a_run_is_exported_with_its_normaliser_under_its_name(rlexp: Command, tr
         refused = rlexp("export", trained, f"to={place}")
         assert (refused.code, refused.out) == (1, "")
         assert "policy.pt2 cannot be written: " in refused.err
+
+
+def test_what_takes_a_minute_is_said_beforehand(rlexp: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ExportError("no more")
+
+    monkeypatch.setattr("rlexp.exporting.export", fail)
+    said = "Translating the policy to ONNX and comparing it: up to a minute.\n"
+    for kind, before in (("onnx", said), ("torch", "")):
+        answer = rlexp("export", trained, f"to={kind}")
+        assert (answer.code, answer.out, answer.err) == (1, "", f"{before}error: no more\n")
 
 
 @pytest.mark.parametrize(
