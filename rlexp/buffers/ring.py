@@ -2,37 +2,35 @@
 
 Row t holds the observations acted on at step t, the actions, rewards and flags. The observation that follows is row
 t + 1, written as soon as step t is known; where an episode ended, row t + 1 begins the next one and the true final
-observation lies in a side store. n-step windows are put together when sampled. Saving is in `ring_state.py`.
-Of stacked frames only the newest is stored; `frames.py` puts the stacks together.
+observation lies in a side store. n-step windows are put together when sampled: that is in `ring_gather.py`,
+saving in `ring_state.py`. Of stacked frames only the newest is stored; `frames.py` puts the stacks together.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 
 from rlexp.buffers.derived import (
     LAMBDA_RETURN,
     MC_RETURN,
     NEXT_ACTION,
-    NEXT_KNOWN,
     ReturnsToGo,
     check_derived,
     discounted_returns,
     lambda_returns,
 )
 from rlexp.buffers.final_obs import FinalObs
-from rlexp.buffers.frames import split, stack_back, whole_stacks
-from rlexp.buffers.ring_state import RingState
+from rlexp.buffers.frames import split, whole_stacks
+from rlexp.buffers.ring_gather import TERMINATED, TRUNCATED, RingGather
 from rlexp.config.component import component
 from rlexp.config.fields import Size
 from rlexp.datasets.transitions import Transitions
-from rlexp.errors import CheckpointError, ConfigError, counted
+from rlexp.errors import ConfigError
 from rlexp.machine import available_memory, gigabytes
 from rlexp.seeding import numpy_generator
 from rlexp.tree import ArrayTree, tree_leaves
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, tuple[tuple[int, ...], str]]  # name -> (shape of one row, dtype)
 
-TERMINATED, TRUNCATED = 1, 2  # flags of a transition; 0: the episode went on
 MAX_N_STEP = 10_000  # a batch costs as many passes over it
 _CHUNK = 4096  # rows of a dataset valued at a time
 _BOOKKEEPING = 4 + 1 + 8  # bytes of reward, flag and number of the end
@@ -53,7 +50,7 @@ _BOOKKEEPING = 4 + 1 + 8  # bytes of reward, flag and number of the end
 
 @component("buffer", "replay")
 @dataclass(eq=False, kw_only=True)
-class ReplayBuffer(RingState):
+class ReplayBuffer(RingGather):
     """Uniform sampling over the newest ``capacity`` transitions, with n-step returns."""
 
     adaptive: ClassVar[bool] = False  # whether what is sampled depends on earlier updates
@@ -129,10 +126,6 @@ class ReplayBuffer(RingState):
     def map_rewards(self, scale: float, shift: float) -> None:
         """Batches have reward · scale + shift from now on; stored is what really happened. Before any row is added."""
         self._reward_map = None if (scale, shift) == (1.0, 0.0) else (np.float32(scale), np.float32(shift))
-
-    def _learned(self, reward: np.ndarray) -> np.ndarray:
-        """Rewards as they are learned from."""
-        return reward if self._reward_map is None else reward * self._reward_map[0] + self._reward_map[1]
 
     def derive(self, names: Iterable[str], gamma: float = 1.0, failure_reward: float | None = None) -> None:
         """Give batches these columns beside the extras (`derived.py`); to be called after :meth:`build`."""
@@ -210,11 +203,6 @@ class ReplayBuffer(RingState):
             differs |= (_row_bytes(known) != _row_bytes(leaf)).any(1)
         for env in np.flatnonzero(differs):
             self._cut(int(env), [leaf[env] for leaf in given])
-
-    def _require_all_rows(self) -> None:
-        if self._missing:
-            lost = counted(self._missing, "row")
-            raise CheckpointError(f"The checkpoint lacks {lost} of the replay buffer. Use an older one.")
 
     def add(
         self,
@@ -375,42 +363,6 @@ class ReplayBuffer(RingState):
         source = np.searchsorted(self._source_ends, index, "right")
         return np.bincount(source, minlength=len(self._source_ends))
 
-    def gather(self, index: np.ndarray, weight: np.ndarray | None = None) -> Batch:
-        """The batch of the transitions at flat places ``index`` (row in the ring · N + environment)."""
-        if self.n_step == 1:
-            last, reward, flag = index, self._learned(self._reward.take(index)), self._flag.take(index)
-            discount = self._one_step.take(flag)
-        else:
-            last, reward, flag, steps = self._windows(index)
-            discount = self._discounts[flag, steps]
-        from_numpy = torch.from_numpy
-        return Batch(
-            obs=self._tree([from_numpy(leaf) for leaf in self._obs_at(index)]),
-            action=from_numpy(self._action.take(index, 0)),
-            reward=from_numpy(reward),
-            next_obs=self._tree([from_numpy(leaf) for leaf in self._next_obs(last, flag)]),
-            discount=from_numpy(discount),
-            weight=None if weight is None else from_numpy(weight),
-            index=from_numpy(index),
-            extras={name: from_numpy(column) for name, column in self._extra_columns(index, last, flag).items()},
-        )
-
-    def _extra_columns(self, index: np.ndarray, last: np.ndarray, flag: np.ndarray) -> dict[str, np.ndarray]:
-        """What was stored with the transitions at ``index``, and what is derived of windows that end at ``last``."""
-        columns = {name: column.take(index, 0) for name, column in self._extras.items()}
-        if self._returns is not None:
-            columns[MC_RETURN] = self._returns.flat.take(index)
-        if self.lambda_returns is not None:
-            columns[LAMBDA_RETURN] = self.lambda_returns.take(index)
-        if self._next_actions:
-            columns[NEXT_ACTION], columns[NEXT_KNOWN] = self._following_action(last, flag)
-        return columns
-
-    def _following_action(self, last: np.ndarray, flag: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What was done after the transitions at ``last`` (their own action if that is unknown), and if it is known."""
-        known = (flag == 0) & (last // self._num_envs != (self._cursor - 1) % self._ring)
-        return self._action.take(np.where(known, (last + self._num_envs) % self._flat, last), 0), known
-
     def value_dataset(self, values: Callable[[Batch], tuple[np.ndarray, np.ndarray]], td_lambda: float) -> None:
         """Compute ``lambda_return`` of the dataset that :meth:`extend` loaded; ``values`` gives V(s) and V(s′)."""
         assert self.lambda_returns is not None
@@ -430,92 +382,6 @@ class ReplayBuffer(RingState):
             for row in range(self.oldest_sampled, self._rows):
                 at = row % self._ring
                 self._returns.add(at, self._learned(self._reward_rows[at]), self._flag_rows[at] != 0)
-
-    def _windows(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Up to n steps from each place: the last place, the discounted reward, the last flag, the steps taken [B].
-
-        A window stops at the end of its episode and at the newest row.
-        """
-        last, reward, flag = index, self._learned(self._reward.take(index)), self._flag.take(index)
-        steps = np.ones(len(index), np.int64)
-        left = (self._cursor - index // self._num_envs) % self._ring  # rows from this one to the newest, both included
-        for k in range(1, self.n_step):
-            going = (flag == 0) & (left > k)
-            place = (index + k * self._num_envs) % self._flat
-            np.add(reward, self._powers[k] * self._learned(self._reward.take(place)), out=reward, where=going)
-            flag = np.where(going, self._flag.take(place), flag)
-            last = np.where(going, place, last)
-            steps += going
-        return last, reward, flag, steps
-
-    def _obs_at(self, place: np.ndarray, which: Sequence[int] | None = None) -> list[np.ndarray]:
-        """The observations [B, …] at flat places of the ring, leaf by leaf; ``which``: only of these leaves."""
-        which = range(len(self._obs)) if which is None else which
-        return [self._obs[i].take(place, 0) if self._depth[i] == 1 else self._stacks_at(i, place) for i in which]
-
-    def _stacks_at(self, i: int, place: np.ndarray) -> np.ndarray:
-        """Stacks [B, k, …] of leaf ``i`` whose newest frames lie at these places."""
-        frames, begun = stack_back(self._obs[i], self._flag, place, self._depth[i], self._num_envs, self._row_of(place))
-        head = len(self._obs) + self._heads.index(i)
-        for back, rows in begun:  # the episode began with the frame `back` before the newest: older ones are kept apart
-            first = place[rows] - back * self._num_envs
-            number = self._end.take((first - self._num_envs) % self._flat)
-            older = self._final.take(head, number)
-            at_start = self._row_of(place[rows]) == back
-            older[at_start] = self._first_heads[self._heads.index(i)][place[rows[at_start]] % self._num_envs]
-            frames[rows, : self._depth[i] - 1 - back] = older[:, back:]
-        return frames
-
-    def _row_of(self, place: np.ndarray) -> np.ndarray:
-        """The absolute rows of flat places that hold observations."""
-        return self._rows - (self._cursor - place // self._num_envs) % self._ring
-
-    def _next_obs(self, last: np.ndarray, flag: np.ndarray, which: Sequence[int] | None = None) -> list[np.ndarray]:
-        """The true observations after the transitions at ``last``, leaf by leaf; ``which``: only of these leaves."""
-        which = range(len(self._obs)) if which is None else which
-        leaves = self._obs_at((last + self._num_envs) % self._flat, which)
-        ended = flag.nonzero()[0]
-        if ended.size:
-            numbers = self._end.take(last[ended])
-            for i, leaf in zip(which, leaves):
-                if self._depth[i] == 1:
-                    leaf[ended] = self._final.take(i, numbers)
-                else:
-                    leaf[ended, :-1] = self._stacks_at(i, last[ended])[:, 1:]
-                    leaf[ended, -1] = self._final.take(i, numbers)
-        return leaves
-
-    def reward_range(self) -> tuple[float, float]:
-        """The smallest and largest reward stored, as they are sampled."""
-        rewards = self._learned(self._reward.reshape(-1)[: min(self._rows, self._ring) * self._num_envs])
-        return float(rewards.min()), float(rewards.max())
-
-    def transitions(self) -> Transitions:
-        """Everything stored, one environment after the other, in time order; actions as stored (agent units).
-
-        The running episode of each environment is truncated at the newest row, with a gap: the rest of it is missing.
-        """
-        self._require_all_rows()
-        rows = np.arange(self.oldest_sampled, self._rows) % self._ring
-        index = rows * self._num_envs + np.arange(self._num_envs)[:, None]  # [N, rows]
-        newest = np.zeros_like(index, bool)
-        newest[:, -1:] = True
-        index, newest = index.reshape(-1), newest.reshape(-1)
-        flag = self._flag.take(index)
-        terminated = flag == TERMINATED
-        running = newest & ~terminated & (flag != TRUNCATED)
-        return Transitions(
-            obs=self._tree(self._obs_at(index)),
-            action=self._action.take(index, 0),
-            reward=self._reward.take(index),
-            next_obs=self._tree(self._next_obs(index, flag)),
-            terminated=terminated,
-            truncated=(flag == TRUNCATED) | running,
-            gaps=running,
-        )
-
-    def _tree(self, leaves: list[Any]) -> Any:
-        return leaves[0] if self._single else dict(zip(self._obs_names, leaves))
 
     def _leaves(self, tree: ArrayTree) -> list[np.ndarray]:
         """The leaves in the order of the spec."""

@@ -133,6 +133,11 @@ class RingState:
         if not self._missing:
             self._derive_again()
 
+    def _require_all_rows(self) -> None:
+        if self._missing:
+            lost = counted(self._missing, "row")
+            raise CheckpointError(f"The checkpoint lacks {lost} of the replay buffer. Use an older one.")
+
     def _derive_again(self) -> None:
         """Compute what is derived from the rows, which are complete."""
         raise NotImplementedError
