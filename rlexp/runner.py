@@ -22,7 +22,7 @@ from rlexp.buffers import ReplayBuffer, RolloutBuffer
 from rlexp.buffers.frames import whole_stacks
 from rlexp.callbacks import Callback
 from rlexp.compat import check_compatible, check_env_settings, check_evaluator
-from rlexp.config.check import build, check_config
+from rlexp.config.check import check_nodes, construct
 from rlexp.config.component import registered_name
 from rlexp.config.trust import EVERYTHING, Trust, own_packages
 from rlexp.contracts import check_kinds
@@ -60,24 +60,24 @@ class Runner:
         trust: Trust = EVERYTHING,
         env_factory: Callable[[], gym.Env] | None = None,
     ) -> None:
-        self.config = config = check_config(config, trust)
+        self.config, nodes = check_nodes(config, trust)
+        config = self.config
         self.trust = trust
         self.seed: int = config["seed"]
         self.device = resolve_device(config["device"])
-        self.env: GymEnv = build("env", config["env"], trust)
-        self.algo: Algorithm = build("algo", config["algo"], trust)
-        self.model: Model = build("model", config["model"], trust)
-        self.buffer: ReplayBuffer | RolloutBuffer = build("buffer", config["buffer"], trust)
-        self.trainer: Trainer = build("trainer", config["trainer"], trust)
-        self.dataset: Dataset | None = None if config["dataset"] is None else build("dataset", config["dataset"], trust)
+        self.env: GymEnv = construct("env", nodes["env"])
+        self.algo: Algorithm = construct("algo", nodes["algo"])
+        self.model: Model = construct("model", nodes["model"])
+        self.buffer: ReplayBuffer | RolloutBuffer = construct("buffer", nodes["buffer"])
+        self.trainer: Trainer = construct("trainer", nodes["trainer"])
+        self.dataset: Dataset | None = construct("dataset", nodes["dataset"]) if "dataset" in nodes else None
         self.evaluator: EvaluationMethod = (
-            InEnvironment() if config["evaluator"] is None else build("evaluator", config["evaluator"], trust)
+            construct("evaluator", nodes["evaluator"]) if "evaluator" in nodes else InEnvironment()
         )
         self.callbacks: list[Callback] = [
-            build(f"trainer.callbacks[{i}]", node, trust)
-            for i, node in enumerate(config["trainer"].get("callbacks") or [])
+            construct(where, node) for where, node in nodes.items() if where.startswith("trainer.callbacks")
         ]
-        self.loggers = {name: build(f"logger.{name}", node, trust) for name, node in config["logger"].items()}
+        self.loggers = {name: construct(f"logger.{name}", nodes[f"logger.{name}"]) for name in config["logger"]}
         check_kinds(
             self.env,
             self.algo,

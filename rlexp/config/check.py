@@ -64,6 +64,11 @@ ConfigStore.instance().store(group="schema", name="root", node=Composed, package
 
 def check_config(config: dict[str, Any], trust: Trust = EVERYTHING) -> dict[str, Any]:
     """The config with every node strictly typed; ConfigError or UntrustedError otherwise."""
+    return check_nodes(config, trust)[0]
+
+
+def check_nodes(config: dict[str, Any], trust: Trust) -> tuple[dict[str, Any], dict[str, DictConfig]]:
+    """What :func:`check_config` gives, and the nodes by where they stand, for :func:`construct`."""
     root_keys = [f.name for f in fields(Root)]
     for key in config:
         if key not in root_keys:
@@ -73,20 +78,25 @@ def check_config(config: dict[str, Any], trust: Trust = EVERYTHING) -> dict[str,
     top = _merge("", Root, {key: value for key, value in config.items() if key not in (*GROUPS, "logger")})
     _check_root(top)
     checked: dict[str, Any] = {key: top[key] for key in root_keys if key not in (*GROUPS, "logger")}
+    nodes: dict[str, DictConfig] = {}
     for group in GROUPS:
         node = config.get(group)
         if node is None and group in OPTIONAL_GROUPS:
             checked[group] = None
         else:
-            checked[group] = to_plain(check_node(group, node, trust))
+            nodes[group] = check_node(group, node, trust)
+            checked[group] = to_plain(nodes[group])
     check_env(checked["env"], trust)
     for index, callback in enumerate(checked["trainer"].get("callbacks") or []):
-        check_node(f"trainer.callbacks[{index}]", callback, trust)
+        nodes[f"trainer.callbacks[{index}]"] = check_node(f"trainer.callbacks[{index}]", callback, trust)
     loggers = config.get("logger") or {}
     if not isinstance(loggers, dict):
         raise ConfigError(f"logger must be settings by name, not {loggers!r}: choose with logger=[…] (rlexp list).")
-    checked["logger"] = {name: to_plain(check_node(f"logger.{name}", node, trust)) for name, node in loggers.items()}
-    return checked
+    checked["logger"] = {}
+    for name, logger in loggers.items():
+        nodes[f"logger.{name}"] = check_node(f"logger.{name}", logger, trust)
+        checked["logger"][name] = to_plain(nodes[f"logger.{name}"])
+    return checked, nodes
 
 
 def check_node(where: str, node: Any, trust: Trust) -> DictConfig:
@@ -119,10 +129,14 @@ def check_node(where: str, node: Any, trust: Trust) -> DictConfig:
 
 
 def build(where: str, node: dict[str, Any], trust: Trust = EVERYTHING) -> Any:
+    """Check a component's settings and instantiate it."""
+    return construct(where, check_node(where, node, trust))
+
+
+def construct(where: str, node: DictConfig) -> Any:
     """Instantiate a checked node. Nested targets (wrappers, callbacks) stay plain: their owner builds them."""
-    typed = check_node(where, node, trust)
     try:
-        return instantiate(typed, _convert_="all", _recursive_=False)
+        return instantiate(node, _convert_="all", _recursive_=False)
     except Exception as error:
         cause = error.__cause__ or error
         if isinstance(cause, ConfigError):
@@ -157,9 +171,15 @@ def _defaults(schema: type) -> DictConfig:
     return OmegaConf.structured(schema)  # type: ignore[no-any-return]
 
 
+@functools.cache
+def _whole_settings(schema: type) -> frozenset[str]:
+    """The settings that take no fractions."""
+    return frozenset(name for name, kind in get_type_hints(schema).items() if kind in WHOLE)
+
+
 def _merge(where: str, schema: type, values: dict[str, Any]) -> DictConfig:
-    kinds = get_type_hints(schema)
-    values = {name: whole(value) if kinds.get(name) in WHOLE else value for name, value in values.items()}
+    numbers = _whole_settings(schema)
+    values = {name: whole(value) if name in numbers else value for name, value in values.items()}
     try:
         return OmegaConf.merge(_defaults(schema), values)  # type: ignore[return-value]
     except OmegaConfBaseException as error:

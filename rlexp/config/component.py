@@ -13,7 +13,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, field, make_dataclass
 from enum import Enum
 from typing import Annotated, Any, Optional, TypeVar, Union, get_args, get_origin
@@ -144,7 +144,8 @@ def _schedules_schema(cls: type) -> type:
     return make_dataclass(f"{cls.__name__}Schedules", specs, namespace={"__module__": cls.__module__})
 
 
-def _init_annotations(cls: type) -> dict[str, Any]:
+@functools.cache  # evaluating annotations, those of all bases, is what checking a config would spend its time on
+def _init_annotations(cls: type) -> Mapping[str, Any]:
     if dataclasses.is_dataclass(cls):
         hints = typing.get_type_hints(cls, include_extras=True)
         return {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init}
