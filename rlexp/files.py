@@ -6,6 +6,8 @@ pipe and swallows no file larger than it should be, because the directory may co
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import os
 import stat
@@ -128,6 +130,9 @@ class _PlainDumper(yaml.SafeDumper):
         return True
 
 
+_last_dump = ("", b"")  # a config's repr and YAML: every checkpoint of a run holds the same, and YAML is slow
+
+
 def config_bytes(config: dict[str, Any]) -> bytes:
     """A resolved config as YAML. It must be plain: an interpolation left in it could never be loaded again."""
     try:
@@ -136,12 +141,23 @@ def config_bytes(config: dict[str, Any]) -> bytes:
         raise TypeError(f"The config of a run must be resolved and plain: {error}.") from None
     except UntrustedError as error:
         raise ConfigError(f"A config is saved resolved, and may not hold '${{': {error}") from None
-    # Everything but ASCII is escaped: with allow_unicode PyYAML does not read back its own "\\x85".
-    return yaml.dump(config, Dumper=_PlainDumper, sort_keys=False, allow_unicode=False).encode()
+    global _last_dump
+    known, data = _last_dump
+    said = repr(config)  # which says all there is to plain values
+    if said != known:
+        # Everything but ASCII is escaped: with allow_unicode PyYAML does not read back its own "\\x85".
+        data = yaml.dump(config, Dumper=_PlainDumper, sort_keys=False, allow_unicode=False).encode()
+        _last_dump = said, data
+    return data
 
 
 def parse_config(data: bytes) -> dict[str, Any]:
     """A config from an untrusted file. ValueError: not a plain config; UntrustedError: it holds an interpolation."""
+    return copy.deepcopy(_parsed(data))
+
+
+@functools.lru_cache(maxsize=2)  # a run and its checkpoint hold the same, and YAML is slow
+def _parsed(data: bytes) -> dict[str, Any]:
     try:
         config = yaml.load(data, Loader=_PlainLoader)  # noqa: S506  (a SafeLoader)
     except RecursionError:
