@@ -135,7 +135,7 @@ def test_everything_public_can_be_imported_and_nothing_else() -> None:
 # ---- the lifecycle
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", some_of(NAMES))  # runs of all are loaded by tests/algos/test_runs.py
 def test_every_agent_learns_evaluates_predicts_saves_and_loads(name: str, tmp_path: Path) -> None:
     agent = make(name, 32)
     obs = observations(agent, 5)

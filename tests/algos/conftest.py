@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -10,4 +11,5 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Random datasets are collected once per test session, away from the user's own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RLEXP_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(os, "fsync", lambda descriptor: None)  # what it brings cannot be seen without a power cut
         yield

@@ -103,7 +103,13 @@ def test_statistics_of_images_that_would_not_be_used_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("tracing")
-@pytest.mark.parametrize(("name", "change"), [("ppo", "model.shared_encoder=true"), ("drq_v2", "algo.feature_size=6")])
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        pytest.param("ppo", "model.shared_encoder=true", marks=pytest.mark.learning),  # ten seconds of tracing
+        ("drq_v2", "algo.feature_size=6"),
+    ],
+)
 def test_compiled_updates_on_images_give_the_eager_numbers(name: str, change: str) -> None:
     eager, compiled = (small_algo(name, change, obs="image", compiled=each) for each in (False, True))
     learn(eager, 1)

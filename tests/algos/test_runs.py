@@ -86,12 +86,18 @@ def test_a_run_says_what_it_did(name: str, loop: str, finished: Run) -> None:
             assert min(RETURNS) <= row["eval/return_mean"] <= max(RETURNS)
 
 
-@pytest.mark.parametrize(("name", "loop"), run_cases())
-def test_the_same_seed_gives_the_same_run(name: str, loop: str, finished: Run, tmp_path: Path) -> None:
-    torch.manual_seed(12345)  # torch's and NumPy's own generators have no say
+def seed_what_has_no_say() -> None:
+    """Put torch's and NumPy's own generators, which no run may draw from, in another state."""
+    torch.manual_seed(12345)
     np.random.seed(54321)
+
+
+@pytest.mark.parametrize(("name", "loop"), once_per_loop())  # of the others, two halves are put together below
+def test_the_same_seed_gives_the_same_run(name: str, loop: str, finished: Run, tmp_path: Path) -> None:
+    expected = finished(name, loop)
+    seed_what_has_no_say()
     Runner(run_config(name, loop)).train(tmp_path / "again")
-    assert_same_run(finished(name, loop), tmp_path / "again")
+    assert_same_run(expected, tmp_path / "again")
 
 
 @pytest.mark.parametrize(("name", "loop"), [("ppo", ON_POLICY), ("sac", REPLAY), ("iql", OFFLINE), ("rlpd", MIXED)])
@@ -122,28 +128,33 @@ def stop(trainer: Trainer, clock: int, how: str) -> None:
         trainer.learn = learn_and_crash  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize(("how", "error", "clock"), [("signal", Interrupted, 50), ("crash", RuntimeError, 90)])
-@pytest.mark.parametrize(("name", "loop"), run_cases())
+STOPS = {"crash": (RuntimeError, 90), "signal": (Interrupted, 50)}  # the error that ends the run, and when
+
+
+@pytest.mark.parametrize(
+    ("how", "name", "loop"),
+    [
+        pytest.param(how, *case.values, marks=case.marks)
+        for how, cases in {"crash": run_cases(), "signal": once_per_loop()}.items()
+        for case in cases
+    ],
+)
 def test_a_stopped_run_resumes_to_the_numbers_of_an_uninterrupted_one(
-    name: str,
-    loop: str,
-    how: str,
-    error: type[BaseException],
-    clock: int,
-    finished: Run,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    how: str, name: str, loop: str, finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    error, clock = STOPS[how]
+    expected = finished(name, loop)
+    seed_what_has_no_say()
     runner = Runner(run_config(name, loop))
     stop(runner.trainer, clock, how)
     with pytest.raises(error):
         runner.train(tmp_path / "run")
-    assert rows(tmp_path / "run") != rows(finished(name, loop))
+    assert rows(tmp_path / "run") != rows(expected)
     assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] != "completed"
     monkeypatch.setattr(type(runner.trainer), "start_fresh", lambda self: pytest.fail("it began anew"))
     summary = resume_run(tmp_path / "run", trust=EVERYTHING)
     assert summary["status"] == "completed"
-    assert_same_run(tmp_path / "run", finished(name, loop))
+    assert_same_run(tmp_path / "run", expected)
 
 
 @pytest.mark.parametrize(("name", "loop"), once_per_loop())
