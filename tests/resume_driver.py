@@ -153,6 +153,7 @@ def serve() -> None:
     import torch
 
     torch.set_num_threads(1)
+    import tests.conftest  # noqa: F401  (composing in half the time)
     from rlexp.cli import main
     from rlexp.config.compose import register
 

@@ -231,8 +231,8 @@ KILLED_OFTEN = {"ppo", "dqn", "sac", "crr", "rlpd"}  # at every moment; the othe
 
 
 def kill_cases() -> list[Any]:
-    """Every algorithm; those without state of a kind of their own only by `make test-learning`."""
-    now = KILLED_OFTEN | set(SPECIAL) | {"recurrent_ppo", "crossq"}
+    """One algorithm of each loop, and exploration with a memory; all by `make test-learning`."""
+    now = {"ppo", "dqn", "crr", "rlpd", "ddpg"}
     return [pytest.param(algo, marks=() if algo in now else pytest.mark.learning) for algo in choices("algo")]
 
 
