@@ -1,5 +1,5 @@
 # make run    train and evaluate Discrete SAC on CartPole; ARGS="algo=ppo env=acrobot" runs something else
-# make test   the whole test suite, in a few minutes
+# make test   the test suite, in under ten minutes on two cores; make test-learning the rest: long trainings, more combinations
 # Both create .venv and install pinned dependencies the first time.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
