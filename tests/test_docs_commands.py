@@ -22,7 +22,7 @@ import pytest
 import rlexp.runner
 from rlexp import run_dir
 from rlexp.cli import main
-from rlexp.runner import check_config
+from rlexp.config.check import check_config, check_nodes
 from tests.documented import LONG, Page, Step, name_of, read_page, shrunk, with_fewer, words
 
 ROOT = Path(__file__).parents[1]
@@ -59,7 +59,9 @@ def _typed(arguments: list[str], stdin: str = "") -> int:
 
 def _make_tiny(patch: pytest.MonkeyPatch) -> None:
     """Every run of this process is a small one."""
-    patch.setattr(rlexp.runner, "check_config", lambda config, trust: shrunk(check_config(config, trust)))
+    patch.setattr(
+        rlexp.runner, "check_nodes", lambda config, trust: check_nodes(shrunk(check_config(config, trust)), trust)
+    )
 
 
 def _own_process(patch: pytest.MonkeyPatch, folder: Path, cache: Path) -> None:
