@@ -29,8 +29,8 @@ NOT_COMPARED = re.compile(r"<!-- not compared: (?P<why>\S.*?) -->", re.S)
 FILE = re.compile(r"^`([\w./-]+\.\w+)`$", re.M)
 INLINE = re.compile(r"`((?:rlexp|make|python) [^`]+)`")
 ROOT = Path(__file__).parents[1]
-# Pages of many trainings: their commands are composed by tests/test_docs.py, and run by `make test-learning`.
-# None of them shows a command that is refused. What a newcomer reads first is run by `make test`.
+# Pages of many trainings are run by `make test-learning`; of their commands tests/test_docs.py composes what trains.
+# What a newcomer reads first is run by `make test`.
 LONG = (
     "docs/algorithms/",
     "docs/datasets.md",

@@ -231,8 +231,11 @@ KILLED_OFTEN = {"ppo", "dqn", "sac", "crr", "rlpd"}  # at every moment; the othe
 
 
 def kill_cases() -> list[Any]:
-    """One algorithm of each loop, and exploration with a memory; all by `make test-learning`."""
-    now = {"ppo", "dqn", "crr", "rlpd", "ddpg"}
+    """One of each loop, and of each kind of state beside: noise with a memory, a carry, a memory that wraps.
+
+    All by `make test-learning`.
+    """
+    now = {"ppo", "dqn", "crr", "rlpd", "ddpg", "recurrent_ppo", "discrete_sac"}
     return [pytest.param(algo, marks=() if algo in now else pytest.mark.learning) for algo in choices("algo")]
 
 

@@ -52,6 +52,7 @@ def test_composes_with_nothing_but_its_name_and_an_environment(name: str, kind: 
     runner = Runner(compose([f"algo={name}", f"env={OWN_ENVS[kind]}"]))
     assert runner.algo_name == name
     assert type(runner.algo) is algorithm(name)
+    assert runner.trainer.loop in runner.algo.loops
 
 
 @pytest.mark.parametrize(("name", "loop"), LOOP_CASES)

@@ -73,15 +73,6 @@ def test_every_preset_composes_and_can_be_run_as_it_is(preset: str) -> None:
     Runner(config)  # builds and checks everything; trains nothing
 
 
-@pytest.mark.parametrize("algo", sorted(choices("algo")))
-def test_every_algorithm_needs_nothing_but_an_environment_it_can_act_in(algo: str) -> None:
-    cls = REGISTRY["algo"][algo]
-    env = "cartpole" if "discrete" in cls.actions else "pendulum"  # type: ignore[attr-defined]
-    runner = Runner(compose([f"algo={algo}", f"env={env}"]))
-    assert runner.algo_name == algo
-    assert runner.trainer.loop in runner.algo.loops
-
-
 def test_the_defaults_are_complete() -> None:
     config = compose()
     assert all(config[group]["_target_"] for group in GROUPS if group != "dataset")

@@ -19,6 +19,7 @@ from rlexp.config.fields import Count, Fraction, Natural, NonNegative, Positive,
 from rlexp.config.overrides import apply_overrides
 from rlexp.config.trust import EVERYTHING
 from rlexp.errors import ConfigError
+from tests.algos.common import some_of
 
 register()
 
@@ -91,7 +92,18 @@ def another(cls: type, field: str, default: Any) -> Any:
     return []
 
 
-@pytest.mark.parametrize(("group", "name"), COMPONENTS, ids=[".".join(each) for each in COMPONENTS])
+FAMILIES = {
+    param.values[0] for param in some_of([name for group, name in COMPONENTS if group == "algo"]) if not param.marks
+}
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [
+        pytest.param(g, n, id=f"{g}.{n}", marks=pytest.mark.learning if g == "algo" and n not in FAMILIES else ())
+        for g, n in COMPONENTS
+    ],
+)
 def test_every_field_can_be_overridden(group: str, name: str) -> None:
     cls = REGISTRY[group][name]
     before = node_of(composed(group, name), group, name)

@@ -26,7 +26,7 @@ from rlexp.trainers import base
 from rlexp.trainers.base import Interrupted, Trainer
 from rlexp.trainers.replay import Replay
 from rlexp.types import Act
-from tests.algos.common import once_per_loop
+from tests.algos.common import once_per_loop, some_of
 from tests.trainers.recording import (
     Recording,
     Watch,
@@ -467,7 +467,7 @@ def networks(algo: Any) -> dict[str, torch.Tensor]:
     return {f"{k}.{name}": p.detach().clone() for k, part in parts.items() for name, p in part.named_parameters()}
 
 
-@pytest.mark.parametrize("name", algorithms())
+@pytest.mark.parametrize("name", some_of(algorithms()))
 def test_a_learning_rate_that_has_reached_zero_changes_nothing(name: str, tmp_path: Path) -> None:
     config = small_config(name, trainer__eval_episodes=0, trainer__checkpoint_interval=0)
     rates = [field for field in config["algo"] if field.endswith("learning_rate")]
