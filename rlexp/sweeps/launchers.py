@@ -15,7 +15,6 @@ import os
 import re
 import secrets
 import signal
-import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -23,7 +22,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from rlexp.config.component import component, registered_name
@@ -304,6 +302,8 @@ class SlurmLauncher(PooledLauncher):
         """submitit's files lie in a new folder of the sweep: it unpickles what it finds there."""
         import submitit
 
+        from rlexp.sweeps.submitit_engine import SubmititEngine
+
         place = folder / "slurm" / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
         place.mkdir(parents=True)
         try:
@@ -311,7 +311,7 @@ class SlurmLauncher(PooledLauncher):
         except RuntimeError as error:
             raise RunError(f"launcher=slurm: {error}. launcher.cluster=local tries it without Slurm.") from error
         executor.update_parameters(**self._parameters())
-        return _SubmititEngine(executor)
+        return SubmititEngine(executor, local=self.cluster is Cluster.local)
 
     def _parameters(self) -> dict[str, Any]:
         parameters: dict[str, Any] = {
@@ -326,74 +326,6 @@ class SlurmLauncher(PooledLauncher):
             "slurm_additional_parameters": dict(self.extra) or None,
         }
         return {name: value for name, value in parameters.items() if value is not None}
-
-
-class SlurmTask:
-    """What submitit calls on a node. Out of time or preempted, the job is queued again and goes on."""
-
-    def __call__(self, job: Job, workdir: str) -> str | None:
-        """Run it."""
-        return run_elsewhere(job, workdir)
-
-    def checkpoint(self, job: Job, workdir: str) -> Any:
-        """Asked by submitit for what to queue instead."""
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self, job, workdir)
-
-
-@contextlib.contextmanager
-def _out_of_reach() -> Iterator[None]:
-    """Local jobs of submitit that start meanwhile have sessions of their own, as :func:`_alone` has.
-
-    Ctrl-C in the terminal would reach them too, and the process that submitit puts before each job would answer with a
-    traceback and kill the job, which could not save its state. submitit has no setting for it.
-    """
-    local: Any = importlib.import_module("submitit.local.local")
-    apart = functools.partial(subprocess.Popen, start_new_session=True)
-    local.subprocess = SimpleNamespace(Popen=apart)  # what this one module sees; jobs of Slurm are started elsewhere
-    try:
-        yield
-    finally:
-        local.subprocess = subprocess
-
-
-class _SubmititEngine(Engine):
-    def __init__(self, executor: Any) -> None:
-        self._executor = executor
-
-    def submit(self, jobs: Sequence[Job]) -> list[Any]:
-        """Several at once are one array."""
-        try:
-            with _out_of_reach(), self._executor.batch():
-                return [self._executor.submit(SlurmTask(), job, os.getcwd()) for job in jobs]
-        except (RuntimeError, OSError) as error:  # sbatch refuses
-            raise RunError(f"The jobs could not be queued: {' '.join(str(error).split())}") from error
-
-    def wait(self, handles: Sequence[Any]) -> list[Any]:
-        """Asked twice a second; submitit asks Slurm less often."""
-        if not (done := [handle for handle in handles if handle.done()]):
-            time.sleep(0.5)
-        return done
-
-    def result(self, handle: Any) -> str | None:
-        """As the job left it."""
-        return handle.result()  # type: ignore[no-any-return]
-
-    def stop(self, handles: Sequence[Any], signal_number: int) -> None:
-        """Cancelled jobs have the cluster's grace time to save their state; submitit's local ones had a second."""
-        for handle in handles:
-            process = getattr(handle, "_process", None)  # of a local job: hands SIGTERM on, and kills after SIGINT
-            handle.cancel(check=False) if process is None else process.terminate()
-        until = time.monotonic() + PATIENCE
-        while time.monotonic() < until and not all(handle.done(force_check=True) for handle in handles):
-            time.sleep(0.5)
-        for handle in handles:
-            if not handle.done(force_check=True):
-                handle.cancel(check=False)
-
-    def close(self) -> None:
-        """Nothing is kept."""
 
 
 # ---- Ray

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rlexp.config.compose import choices, compose, register
+from rlexp.errors import RunError
 from rlexp.machine import CORES_VARIABLE, cpu_count
-from rlexp.sweeps import launchers
+from rlexp.runner import catching_signals
+from rlexp.sweeps import launchers, submitit_engine
 from rlexp.sweeps.planning import Plan
 from rlexp.trainers.base import Interrupted
 from tests.cli.conftest import PPO, QUICK, Command
@@ -163,8 +169,8 @@ def test_a_sweep_can_be_silent(rlexp: Command, tmp_path: Path) -> None:
 class LocalJob:
     """What submitit's local executor gives: asked to cancel, it would kill the job a second later."""
 
-    def __init__(self, obedient: bool) -> None:
-        self.obedient, self.asked = obedient, []
+    def __init__(self, heeds: int) -> None:
+        self.heeds, self.asked = heeds, []  # the how manieth SIGTERM: earlier ones are lost before it trains
         self._process = self
 
     def terminate(self) -> None:
@@ -174,14 +180,37 @@ class LocalJob:
         self.asked.append("cancel")
 
     def done(self, force_check: bool = False) -> bool:
-        return self.obedient and bool(self.asked)
+        return len(self.asked) >= self.heeds
 
 
 def test_local_jobs_of_submitit_have_time_to_save_before_they_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launchers, "PATIENCE", 0.0)
-    jobs = [LocalJob(obedient=True), LocalJob(obedient=False)]
-    launchers._SubmititEngine(None).stop(jobs, signal.SIGINT)
+    monkeypatch.setattr(submitit_engine, "PATIENCE", 0.0)
+    jobs = [LocalJob(heeds=1), LocalJob(heeds=9)]
+    submitit_engine.SubmititEngine(None, local=True).stop(jobs, signal.SIGINT)
     assert [job.asked for job in jobs] == [["terminate"], ["terminate", "cancel"]]
+
+
+def test_local_jobs_of_submitit_that_do_not_train_yet_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submitit_engine.time, "sleep", lambda seconds: None)
+    jobs = [LocalJob(heeds=1), LocalJob(heeds=3)]
+    submitit_engine.SubmititEngine(None, local=True).stop(jobs, signal.SIGINT)
+    assert [job.asked for job in jobs] == [["terminate"], ["terminate"] * 3]
+
+
+def test_a_run_that_saves_is_not_hurt_by_a_second_signal() -> None:
+    """Its first one puts back the handler that was there before, which is submitit's and does nothing."""
+    heard: list[int] = []
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        work = SimpleNamespace(signal_number=None)
+        with catching_signals(work):  # type: ignore[arg-type]
+            signal.raise_signal(signal.SIGTERM)
+            assert (work.signal_number, heard) == (signal.SIGTERM, [])
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert heard == [signal.SIGTERM] * 2
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def test_ctrl_c_in_the_terminal_does_not_reach_local_jobs_of_submitit(tmp_path: Path) -> None:
@@ -196,6 +225,37 @@ def test_ctrl_c_in_the_terminal_does_not_reach_local_jobs_of_submitit(tmp_path: 
     finally:
         process.kill()
         process.wait()
+
+
+class Executor:
+    """Notes what submitit's local part would start processes with, and may fail."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    def batch(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def submit(self, *args: object) -> object:
+        if self.error is not None:
+            raise self.error
+        return importlib.import_module("submitit.local.local").subprocess
+
+
+def test_submitit_is_as_it_was_after_jobs_are_started_or_failed_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    local = pytest.importorskip("submitit.local.local")
+    found = SimpleNamespace(**vars(subprocess))  # perhaps somebody else's
+    monkeypatch.setattr(local, "subprocess", found)
+    (seen,) = submitit_engine.SubmititEngine(Executor(), local=True).submit([None])  # type: ignore[list-item]
+    assert local.subprocess is found
+    assert vars(seen) == vars(found) | {"Popen": seen.Popen}
+    assert seen.Popen is not found.Popen
+    for error, raised in ((OSError("no"), RunError), (KeyError("no"), KeyError)):
+        with pytest.raises(raised):
+            submitit_engine.SubmititEngine(Executor(error), local=True).submit([None])  # type: ignore[list-item]
+        assert local.subprocess is found
+    (seen,) = submitit_engine.SubmititEngine(Executor(), local=False).submit([None])  # type: ignore[list-item]
+    assert seen is found  # Slurm's jobs are no processes of this machine
 
 
 def test_a_signal_is_noted_and_ends_the_waiting_at_the_next_look() -> None:
