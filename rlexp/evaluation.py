@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,8 +92,8 @@ class Evaluator:
             self.envs = self.env.build(seed, num_envs=count, render_mode=self.render_mode)
         generator = torch.Generator(policy.device).manual_seed(derive_seed(seed, "eval-actions"))
         watch = None if self.warned else self._watch
-        record = None if video is None else functools.partial(_film, self.envs, video)
         try:
+            record = None if video is None else _filming(self.envs, video)
             evaluation = _play(self.envs, policy, episodes, seed, not deterministic, generator, watch, record)
         except RlexpError:
             raise
@@ -137,10 +136,11 @@ def check_filming(env: GymEnv) -> None:
         envs.close()
 
 
-def _film(envs: VecEnv, video: Video) -> None:
-    """Add what the only environment looks like now."""
+def _filming(envs: VecEnv, video: Video) -> Callable[[], None]:
+    """What adds a frame of the only environment as it looks when it is called."""
     assert isinstance(envs, SyncVecEnv)
-    video.add(envs.render(), frame_rate(envs.envs[0].env))
+    rate = frame_rate(envs.envs[0].env)
+    return lambda: video.add(envs.render(), rate)
 
 
 def _cannot_show(env_id: str, error: Exception, mode: str) -> str:

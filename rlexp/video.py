@@ -103,7 +103,7 @@ class Gif(Video):
     def _write(self, frame: np.ndarray, rate: float) -> None:
         every = max(round(rate / GIF_RATE), 1)
         self._hundredths = round(100 * every / rate)
-        if self.frames % every == 0 and len(self._kept) < GIF_SECONDS * GIF_RATE:
+        if self.frames % every == 0 and len(self._kept) * self._hundredths < 100 * GIF_SECONDS:
             self._kept.append(_shrunk(Image.fromarray(frame)))
 
     def _finish(self, keep: bool) -> None:
