@@ -12,6 +12,7 @@ import io
 import json
 import logging
 import os
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -53,8 +54,7 @@ class Exported:
 
 def export(policy: Policy, env: GymEnv, path: Path, kind: str, origin: dict[str, Any] | None = None) -> Exported:
     """Write the greedy policy to ``path``, which must not exist; ``origin``: what the file is to say of its source."""
-    if kind == "onnx":
-        _require_onnx()
+    check_exportable(path, kind)
     program = PolicyProgram(policy, env)
     info = {"rlexp": metadata.version("rlexp"), **(origin or {}), **program.info()}
     predictor = Predictor(env, policy)
@@ -96,6 +96,19 @@ def export_target(to: str, name: str) -> tuple[Path, str]:
     if os.path.lexists(path):
         raise ConfigError(f"{path} exists already. Choose another name, or delete it.")
     return path, kind
+
+
+def check_exportable(path: Path, kind: str) -> None:
+    """Refuse at once what would be refused after the translation: a missing package, a place that takes no file."""
+    if kind == "onnx":
+        _require_onnx()
+    path = path.absolute()
+    try:
+        existing = next(each for each in path.parents if each.exists())
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise ExportError(f"{path} cannot be written: {files.reason(error)}.") from error
 
 
 # ---- the program

@@ -110,11 +110,12 @@ def export(arguments: list[str]) -> int:
         raise ConfigError("rlexp export needs a format or a file: to=torch, to=onnx, to=policy.pt2 or to=policy.onnx")
     prepare(options.trust)
     from rlexp.config.trust import trusting
+    from rlexp.exporting import check_exportable, export_target
     from rlexp.exporting import export as write
-    from rlexp.exporting import export_target
     from rlexp.loading import load
 
     target, kind = export_target(options.to, path.resolve().name)
+    check_exportable(target, kind)
     with opening(path):
         loaded = load(
             path, which=options.checkpoint, overrides=[*overrides, "device=cpu"], trust=trusting(options.trust)

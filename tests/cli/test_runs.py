@@ -241,10 +241,24 @@ def test_what_takes_a_minute_is_said_beforehand(rlexp: Command, trained: Path, m
         raise ExportError("no more")
 
     monkeypatch.setattr("rlexp.exporting.export", fail)
+    monkeypatch.setattr("rlexp.exporting._require_onnx", lambda: None)
     said = "Translating the policy to ONNX and comparing it: up to a minute.\n"
     for kind, before in (("onnx", said), ("torch", "")):
         answer = rlexp("export", trained, f"to={kind}")
         assert (answer.code, answer.out, answer.err) == (1, "", f"{before}error: no more\n")
+
+
+def test_an_export_that_cannot_be_is_refused_before_it_is_announced(
+    rlexp: Command, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    answer = rlexp("export", trained, "to=new/policy.onnx")
+    assert (answer.code, answer.err) == (1, "error: to=onnx needs onnx: pip install 'rlexp[onnx]'\n")
+    monkeypatch.setattr("rlexp.exporting._require_onnx", lambda: None)
+    answer = rlexp("export", trained, "to=/proc/new/policy.onnx")
+    assert answer.code == 1
+    assert answer.err.startswith("error: /proc/new/policy.onnx cannot be written: ")
+    assert not Path("new").exists()
 
 
 @pytest.mark.parametrize(
