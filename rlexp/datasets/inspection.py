@@ -73,7 +73,7 @@ class Inspector:
         self.lengths: list[int] = []
         self.ends: list[str] = []
         self._return, self._length, self._gap = 0.0, 0, False
-        self._bad = False  # the row before has NaN or infinity
+        self._bad_next = False  # the next observation of the row before has NaN or infinity
         self._previous: tuple[ArrayTree, str | None] | None = None  # next observation and end of the row before
         self.outside = self.beyond_one = 0  # rows with actions outside of the bounds, outside of [-1, 1]
         self.crossing = {TERMINATED: 0, TRUNCATED: 0}
@@ -87,22 +87,22 @@ class Inspector:
         """The next rows."""
         if self.spec is not None and not self.rows:
             self.misfits = misfits(piece.obs, piece.action, self.spec)
-        bad = self._take_columns(piece)
+        bad, unknown = self._take_columns(piece)
         self._take_actions(piece.action)
         good = piece.reward[np.isfinite(piece.reward)].astype(np.float64)
         self._finite += len(good)
         self._sum += float(good.sum())
         self._squares += float(good @ good)
-        self._take_episodes(piece, self._joins(piece), bad)
+        self._take_episodes(piece, self._joins(piece), bad, unknown)
         self.rows += len(piece)
 
-    def _take_columns(self, piece: Piece) -> np.ndarray:
-        """[rows] bool: those with NaN or infinity in any column."""
+    def _take_columns(self, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
+        """[rows] bool each: NaN or infinity in any column; in what tells if a row follows from the one before."""
         arrays: dict[str, np.ndarray] = {"actions": piece.action, "rewards": piece.reward}
         for key, tree in (("observations", piece.obs), ("next_observations", piece.next_obs)):
             if tree is not None:
                 arrays |= {f"{key}/{name}".rstrip("/"): leaf for name, leaf in tree_leaves(tree)}
-        any_bad = np.zeros(len(piece), bool)
+        any_bad, bad_obs, bad_next = np.zeros((3, len(piece)), bool)
         for key, array in arrays.items():
             if not len(array):
                 continue
@@ -124,7 +124,13 @@ class Inspector:
                 column.first_bad = self.rows + int(bad.argmax()) if not column.bad else column.first_bad
                 column.bad += int(bad.sum())
                 any_bad |= bad
-        return any_bad
+                if key.startswith("observations"):
+                    bad_obs |= bad
+                elif key.startswith("next_observations"):
+                    bad_next |= bad
+        unknown = bad_obs | np.append(self._bad_next, bad_next)[:-1]
+        self._bad_next = bool(np.append(self._bad_next, bad_next)[-1])
+        return any_bad, unknown
 
     def _take_actions(self, action: np.ndarray) -> None:
         flat = action.reshape(len(action), -1)
@@ -146,8 +152,8 @@ class Inspector:
             joins[0] = not leaves_differ(self._previous[0], tree_map(lambda leaf: leaf[:1], piece.obs), 1)[0]
         return joins
 
-    def _take_episodes(self, piece: Piece, joins: np.ndarray | None, bad: np.ndarray) -> None:
-        """An episode with NaN is one that is not whole: neither its return nor where it would break off is known."""
+    def _take_episodes(self, piece: Piece, joins: np.ndarray | None, bad: np.ndarray, unknown: np.ndarray) -> None:
+        """An episode with NaN is not whole; it breaks off only where both observations are known to differ."""
         reward = np.where(np.isfinite(piece.reward), piece.reward, 0.0).tolist()
         kinds = np.where(piece.terminated, 1, np.where(piece.truncated, 2, 0)).tolist()
         gaps = [False] * len(piece) if piece.gaps is None else piece.gaps.tolist()
@@ -157,12 +163,11 @@ class Inspector:
             if before is not None:
                 self.followed[before] += 1
                 self.crossing[before] += joined and joins is not None
-            elif not joined and self._length and not (bad[i] or self._bad):
+            elif not joined and self._length and not unknown[i]:
                 self._close(BROKEN)
             self._return += reward[i]
             self._length += 1
-            self._bad = bool(bad[i])
-            self._gap |= gaps[i] or self._bad
+            self._gap |= gaps[i] or bool(bad[i])
             before = (None, TERMINATED, TRUNCATED)[kind]
             if before is not None:
                 self._close(CUT if self._gap else before)

@@ -346,6 +346,22 @@ def test_an_episode_with_nan_is_no_whole_one_and_neither_is_its_rest(
         assert "break off" not in answer.out
 
 
+@pytest.mark.parametrize(("column", "row"), [("rewards", 9), ("actions", 10), ("observations", 9)])
+def test_nan_elsewhere_hides_no_break(column: str, row: int, rlexp: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a row follows from the one before is told by two observations alone."""
+    arrays = {key: array[:20] for key, array in pendulum_data().items()}
+    arrays["timeouts"][:] = False
+    arrays["terminals"][19] = True  # row 10 begins anew, and nothing says that row 9 ends
+    arrays[column][row] = np.nan
+    path = write("hdf5", arrays)
+    for rows in (65_536, 5):
+        monkeypatch.setattr("rlexp.datasets.streams.ROWS", rows)
+        answer = rlexp("data", "info", path)
+        assert "20 transitions, 2 episodes" in answer.out
+        assert f"ends      1 broken off, 1 {'terminated' if row == 9 else 'cut'}" in answer.out
+        assert "1 episode breaks off without an end" in answer.out
+
+
 def test_pieces_make_no_difference(rlexp: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = pendulum_data()
     for trap in ("nan", "crossing"):
