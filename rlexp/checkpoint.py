@@ -30,6 +30,7 @@ import safetensors.numpy
 from safetensors import SafetensorError, safe_open
 
 from rlexp import files
+from rlexp.config.migrating import migrated
 from rlexp.errors import CheckpointError
 from rlexp.state_tree import DTYPES, Arrays, Tree, decode_tree, encode_tree
 
@@ -225,7 +226,7 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
     except (ValueError, TypeError, RuntimeError) as error:
         raise _damaged(path, CHECKPOINT, f"does not fit the arrays: {error}") from None
     try:
-        config = files.parse_config(files.read_bounded(path / CONFIG, files.MAX_CONFIG_BYTES))
+        config = migrated(files.parse_config(files.read_bounded(path / CONFIG, files.MAX_CONFIG_BYTES)))
     except (OSError, ValueError) as error:
         raise _damaged(path, CONFIG, files.reason(error)) from None
     return Checkpoint(path, tree, config, {name: partial(_read_arrays, path, name) for name in segments}, run)

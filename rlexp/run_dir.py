@@ -29,6 +29,7 @@ from typing import Any, Literal, Self
 from rlexp import files
 from rlexp.checkpoint import Checkpoint, Segments
 from rlexp.checkpoint_store import CheckpointStore
+from rlexp.config.migrating import migrated
 from rlexp.errors import RunError, counted
 from rlexp.files import write_json_atomic as write_json_atomic
 from rlexp.metrics_file import MetricsFile
@@ -146,7 +147,7 @@ class RunDir:
                     "Put the file back, and pass what should be different as overrides: "
                     f"`rlexp resume {path} key=value`."
                 )
-            return cls(path, files.parse_config(data), info)
+            return cls(path, migrated(files.parse_config(data)), info)
         except (OSError, ValueError) as error:
             raise RunError(f"{path / CONFIG} {files.reason(error)}. Restore it from a copy of the run.") from None
 

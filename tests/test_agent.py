@@ -13,12 +13,18 @@ import pytest
 import torch
 
 import rlexp
-from rlexp import Agent
+from rlexp import Agent, files
 from rlexp.callbacks import Callback
 from rlexp.config.component import REGISTRY
 from rlexp.config.compose import choices, compose, register
+from rlexp.config.migrating import migrated
+from rlexp.config.trust import EVERYTHING
+from rlexp.datasets.expert import ExpertDataset
+from rlexp.datasets.replay import RunDataset
 from rlexp.errors import CheckpointError, ConfigError, DataError, EnvError, RunError
+from rlexp.resuming import resume_run
 from rlexp.run_dir import RunDir
+from rlexp.starting import find_checkpoint
 from tests.algos.common import some_of
 from tests.counting import CountingEnv
 
@@ -421,6 +427,36 @@ def test_an_agent_shows_what_it_is(tmp_path: Path) -> None:
     assert repr(agent) == f"<PPO: ppo in CartPole-v1, seed 4, run {tmp_path / 'run'}>"
     saved = Agent.load(agent.save(tmp_path / "saved"))
     assert repr(saved) == f"<Agent: ppo in CartPole-v1, seed 4, policy {tmp_path / 'saved'}>"
+
+
+# ---- runs of earlier versions
+
+
+def test_a_run_saved_with_workers_that_it_did_not_have_can_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were taken and ignored once; what is new is refused."""
+    run, write = tmp_path / "run", files.config_bytes
+    with monkeypatch.context() as earlier:
+        earlier.setattr(files, "config_bytes", lambda config: write(config | {"env": config["env"] | {"workers": 2}}))
+        make("DQN", 64).learn(run)
+    for place in (run, find_checkpoint(run, "last")[1].path):
+        assert "workers: 2" in (place / "config.yaml").read_text()
+    assert Agent.load(run).config["env"]["workers"] is None
+    env = Agent.load(run)._runner.env
+    assert len(RunDataset(path=str(run)).load(env)) == 64
+    assert len(ExpertDataset(run=str(run), episodes=1).load(env)) > 0
+    resume_run(run, ["trainer.total_steps=96"], trust=EVERYTHING)
+    assert "workers: null" in (run / "config.yaml").read_text()
+    with pytest.raises(ConfigError, match=r"env\.workers=2 has no effect"):
+        resume_run(run, ["env.workers=2"], trust=EVERYTHING)
+
+
+def test_workers_are_kept_where_there_are_some() -> None:
+    atari = {"backend": "vector", "vectorization": "sync", "workers": 2}
+    assert migrated({"env": atari}) == {"env": atari | {"workers": None}}
+    config = {"env": {"vectorization": "subprocess", "workers": 2}}
+    assert migrated(config) == config
 
 
 # ---- agents side by side

@@ -38,6 +38,7 @@ _THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
+_IN_PROCESS = "env.vectorization=sync env.workers=null"  # sync alone is refused where workers are set
 _CLOSE_SECONDS = 5.0  # for the environments' own close(); then the worker is killed
 
 
@@ -152,7 +153,7 @@ class SubprocVecEnv(VecEnv):
         if code is not None and code < 0:
             with contextlib.suppress(ValueError):
                 name = f" ({signal.Signals(-code).name}{', perhaps out of memory' if code == -signal.SIGKILL else ''})"
-        hint = "env.vectorization=sync runs the environments in the main process, where the cause can be seen."
+        hint = f"{_IN_PROCESS} runs the environments in the main process, where the cause can be seen."
         if self._needs_main:
             hint += " A script that defines its environment must start training under `if __name__ == '__main__':`."
         return EnvError(f"{worker} died with exit code {code}{name}. {hint}")
@@ -267,7 +268,7 @@ def _pickled(make: Callable[[], gym.Env]) -> bytes:
     except Exception as error:
         raise EnvError(
             f"The environment cannot be sent to worker processes ({error}). Define its factory and its classes at the "
-            "top level of a module, or use env.vectorization=sync."
+            f"top level of a module, or use {_IN_PROCESS}."
         ) from error
 
 

@@ -95,7 +95,9 @@ def test_a_worker_that_exits_is_reported_with_its_code():
     env = counting("subprocess", length=9, crash_at=2, crash="exit").build(seed=0)
     env.reset()
     play(env, random_actions(env, 1))
-    with pytest.raises(EnvError, match=r"environments 0 to 1 died with exit code 7\. env.vectorization=sync"):
+    with pytest.raises(
+        EnvError, match=r"environments 0 to 1 died with exit code 7\. env.vectorization=sync env.workers=null"
+    ):
         env.step(np.zeros(3, np.int64))
 
 
@@ -175,7 +177,7 @@ def test_an_interrupted_step_cannot_be_mistaken_for_a_finished_one(monkeypatch):
 def test_a_factory_that_cannot_be_sent_says_what_to_do():
     env = GymEnv(id="mine", vectorization="subprocess")
     env.factory = lambda: CountingEnv()
-    with pytest.raises(EnvError, match=r"top level of a module, or use env\.vectorization=sync"):
+    with pytest.raises(EnvError, match=r"top level of a module, or use env\.vectorization=sync env\.workers=null"):
         env.build(seed=0)
 
 
