@@ -173,12 +173,12 @@ def _parsed(data: bytes) -> dict[str, Any]:
 def _check_plain(value: Any, where: str = "", depth: int = 0) -> None:
     if depth > MAX_CONFIG_DEPTH:
         raise ValueError("is nested too deeply")
-    if isinstance(value, dict):
+    if type(value) is dict:  # subclasses have their own meaning, which YAML would lose
         for key, child in value.items():
             place = f"{where}.{key}" if where else str(key)
             _check_plain(key, place)
             _check_plain(child, place, depth + 1)
-    elif isinstance(value, list):
+    elif type(value) is list:
         for index, child in enumerate(value):
             _check_plain(child, f"{where}[{index}]", depth + 1)
     elif type(value) not in (str, int, float, bool, type(None)):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
 from typing import Any, get_type_hints
 
 from hydra.core.config_store import ConfigStore
@@ -125,7 +126,9 @@ def check_node(where: str, node: Any, trust: Trust) -> DictConfig:
     if missing := sorted(OmegaConf.missing_keys(merged)):
         raise ConfigError(f"{where}.{missing[0]} must be given: {where}.{missing[0]}=…")
     merged["_target_"] = node["_target_"]
-    return OmegaConf.merge(OmegaConf.create(to_plain(merged)), settings) if settings else merged  # type: ignore[return-value]
+    if not settings:
+        return merged
+    return OmegaConf.create(to_plain(OmegaConf.merge(OmegaConf.create(to_plain(merged)), settings)))  # type: ignore[no-any-return]
 
 
 def build(where: str, node: dict[str, Any], trust: Trust = EVERYTHING) -> Any:
@@ -181,10 +184,36 @@ def _merge(where: str, schema: type, values: dict[str, Any]) -> DictConfig:
     numbers = _whole_settings(schema)
     values = {name: whole(value) if name in numbers else value for name, value in values.items()}
     try:
-        return OmegaConf.merge(_defaults(schema), values)  # type: ignore[return-value]
+        merged: DictConfig = OmegaConf.merge(_defaults(schema), values)  # type: ignore[assignment]
+        _settle(merged)
     except OmegaConfBaseException as error:
         key = error.full_key or _culprit(schema, values)
         raise ConfigError(complaint(f"{where}.{key}".strip("."), error)) from error
+    return merged
+
+
+def _settle(node: DictConfig) -> None:
+    """Make of a node what it would be after saving and loading: a component gets what the run keeps.
+
+    Interpolations become values, once, as a resolver may give another one each time. An enumeration becomes its name
+    where no type makes it one again.
+    """
+    given: dict[Any, Any] = OmegaConf.to_container(node)  # type: ignore[assignment]
+    if not (open_ones := [name for name, value in given.items() if not _is_plain(value)]):
+        return
+    OmegaConf.resolve(node)
+    plain = to_plain(node)
+    for name in open_ones:
+        if is_dataclass(OmegaConf.get_type(node, name)):
+            _settle(node[name])
+        else:
+            node[name] = plain[name]
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Enum) or (isinstance(value, str) and "${" in value):
+        return False
+    return all(_is_plain(key) and _is_plain(child) for key, child in _children(value))
 
 
 def _culprit(schema: type, values: dict[str, Any], within: tuple[str, ...] = ()) -> str:
