@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
 from rlexp import files
+from rlexp.config.migrating import migrated
 from rlexp.config.trust import EVERYTHING, Trust
 from rlexp.errors import RunError, UntrustedError
 from rlexp.loggers.format import short_path
@@ -120,7 +121,7 @@ class SweepDir:
                 number=number,
                 label=entry["label"],
                 path=self.path / entry["folder"],
-                config=entry["config"],
+                config=migrated(entry["config"]),
                 overrides=tuple(entry["overrides"]),
                 group=self.path.name,
                 trust=trust,
