@@ -117,7 +117,7 @@ def read_run(path: Path) -> tuple[Manifest, Run]:
              "random": None, "data": None, "runs": []}  # fmt: skip
     run = {
         "seed": summary["seed"],
-        "command": " ".join(word for word in info["command"] if not word.startswith(_PATHS)),
+        "command": typed(info),
         "changes": changes([*info["command"][1:], *resumed]),
         "config_sha256": config_hash(config),
         "created": info["created"],
@@ -141,6 +141,13 @@ def read_run(path: Path) -> tuple[Manifest, Run]:
     if not run["curve"] or figure not in (run["eval"] or {}):
         raise RunError(f"{short_path(path)} was not evaluated by its {figure}, so there is nothing to keep.")
     return about, run
+
+
+def typed(info: Mapping[str, Any]) -> str:
+    """The command of a run, and those that changed it on the way: to extend is not to begin with that budget."""
+    command = " ".join(word for word in info["command"] if not word.startswith(_PATHS))
+    later = [changes(each.get("command", [])[3:]) for each in info["resumes"]]
+    return "".join([command, *(f"; rlexp resume RUN {' '.join(words)}" for words in later if words)])
 
 
 def changes(words: Sequence[str]) -> list[str]:

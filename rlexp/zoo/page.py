@@ -150,7 +150,11 @@ def origins(results: Sequence[Result]) -> list[str]:
     columns = ["command", "seeds", "commit", "config"]
     rows = []
     for result in results:
-        command = " ".join(["rlexp", f"zoo={result.preset}", "seed=S", *_threads(result), *result.changes])
+        first, *resumes = result.runs[0]["command"].split("; ")
+        later = [word for each in resumes for word in each.split()[3:]]
+        changes = [word for word in result.changes if word not in later]
+        command = " ".join(["rlexp", f"zoo={result.preset}", "seed=S", *_threads(first), *changes])
+        command = "; ".join([command, *resumes])
         commits = _each((run["commit"] or UNKNOWN)[:10] + ("+" if run["dirty"] else "") for run in result.runs)
         hashes = _each((run["config_sha256"] or UNKNOWN)[:10] for run in result.runs)
         rows.append([f"`{command}`", ", ".join(str(run["seed"]) for run in result.runs), commits, hashes])
@@ -160,8 +164,8 @@ def origins(results: Sequence[Result]) -> list[str]:
             f"Versions: {versions}."]  # fmt: skip
 
 
-def _threads(result: Result) -> list[str]:
-    return [word for word in result.runs[0]["command"].split() if word.startswith("threads=")]
+def _threads(command: str) -> list[str]:
+    return [word for word in command.split() if word.startswith("threads=")]
 
 
 def machine(run: dict[str, Any]) -> str:

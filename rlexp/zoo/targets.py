@@ -65,7 +65,7 @@ TARGETS = {
     "ddpg_pendulum": Target(-200, 20_000),
     "td3_pendulum": Target(-200, 20_000),
     "drq_v2_pendulum": Target(-400, 30_000),
-    "ppo_pong": Target(18, 2_000_000),
+    "ppo_pong": Target(18, 5_000_000),
     "dqn_pong": Target(0, 700_000),
     "ppo_boxing": Target(10, 400_000),
     "ppo_breakout_small": Target(5, 400_000),

@@ -1,0 +1,25 @@
+"""What a page says of where a result came from."""
+
+from typing import Any
+
+from rlexp.zoo.manifest import typed
+from rlexp.zoo.page import origins
+from rlexp.zoo.results import Result
+
+RUN = {"seed": 0, "commit": "c" * 40, "dirty": False, "config_sha256": "d" * 64, "versions": {}, "device": "cpu",
+       "threads": 1, "machine": {"cpu": None, "cores": None, "platform": "here"}}  # fmt: skip
+
+
+def info(*resumes: list[str]) -> dict[str, Any]:
+    command = ["rlexp", "zoo=ppo_pong", "seed=0", "threads=1", "name=mine"]
+    return {"command": command, "resumes": [{"command": words} for words in resumes]}
+
+
+def test_what_was_changed_on_the_way_is_told_apart_from_the_beginning() -> None:
+    plain = info(["rlexp", "resume", "mine"], ["rlexp", "resume", "mine", "progress=none"])
+    assert typed(plain) == "rlexp zoo=ppo_pong seed=0 threads=1"
+    extended = typed(info(["rlexp", "resume", "mine", "trainer.total_steps=3_000_000"]))
+    assert extended == "rlexp zoo=ppo_pong seed=0 threads=1; rlexp resume RUN trainer.total_steps=3_000_000"
+    run = RUN | {"command": extended, "changes": ["trainer.total_steps=3_000_000"]}
+    page = "\n".join(origins([Result({"preset": "ppo_pong", "runs": [run]})]))
+    assert "`rlexp zoo=ppo_pong seed=S threads=1; rlexp resume RUN trainer.total_steps=3_000_000`" in page
