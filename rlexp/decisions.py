@@ -13,7 +13,7 @@ from rlexp.algos.base import Algorithm
 from rlexp.compiling import compiler_problem
 from rlexp.errors import ConfigError, RunError
 from rlexp.loggers import Console
-from rlexp.machine import cpu_count
+from rlexp.machine import cpu_count, keep_freed_memory
 from rlexp.run_dir import RunDir
 
 MAX_THREADS = 1024  # of a loaded run: OpenMP ends the process if it cannot start them
@@ -73,6 +73,7 @@ def saved_decisions(run_dir: RunDir) -> dict[str, Any]:
 
 def apply_decisions(decisions: dict[str, Any], algo: Algorithm, console: Console) -> None:
     """Set the threads, and compile."""
+    keep_freed_memory()
     torch.set_num_threads(decisions["threads"])
     if decisions["compile"] and (problem := compiler_problem(algo.device)):  # resumed on another machine
         console.warn(f"Updates are no longer compiled: {problem}. Numbers may differ in their last digits.")

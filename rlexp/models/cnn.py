@@ -70,8 +70,8 @@ class CNN(nn.Module):
         if not self.channels_first:
             x = x.movedim(-1, -3)
         x = x.reshape(-1, self.channels, self.height, self.width)
-        if x.device.type == "cpu":  # a fifth of an update's time
-            x = x.contiguous(memory_format=torch.channels_last)
+        if x.device.type == "cpu":  # convolutions want the channels last; stacking is twice as fast as .contiguous()
+            x = torch.stack(x.unbind(1), -1).movedim(-1, 1)
         return self.features(x / self.scale).view(*batch, self.out)
 
 
@@ -80,26 +80,37 @@ class NatureCNN(CNN):
 
     name = "the Nature CNN"
     min_side = 36
+    layers: ClassVar[tuple[tuple[int, int, int], ...]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # width, kernel, stride
+    units: ClassVar[int] = 512
 
     def __init__(self, name: str, leaf: Leaf, init: Init = "torch") -> None:
         super().__init__(name, leaf, init)
-        self.out = 512
-        self.convolutions = nn.ModuleList(
-            [
-                nn.Conv2d(self.channels, 32, 8, stride=4),
-                nn.Conv2d(32, 64, 4, stride=2),
-                nn.Conv2d(64, 64, 3, stride=1),
-            ]
-        )
-        left_height, left_width = ((((side - 8) // 4 + 1) - 4) // 2 + 1 - 2 for side in (self.height, self.width))
-        self.linear = nn.Linear(64 * left_height * left_width, self.out)
+        self.out = self.units
+        self.convolutions = nn.ModuleList()
+        channels, sides = self.channels, [self.height, self.width]
+        for width, kernel, stride in self.layers:
+            self.convolutions.append(nn.Conv2d(channels, width, kernel, stride=stride))
+            channels, sides = width, [(side - kernel) // stride + 1 for side in sides]
+        self.linear = nn.Linear(channels * sides[0] * sides[1], self.out)
         self.draw_weights()
 
     def features(self, x: Tensor) -> Tensor:
-        """Three convolutions and a layer of 512."""
+        """The convolutions and a layer of units."""
         for convolution in self.convolutions:
             x = torch.relu(convolution(x))
         return torch.relu(functional.linear(x.flatten(1), self.linear.weight, self.linear.bias))
+
+
+class NipsCNN(NatureCNN):
+    """The network of Mnih et al. (2013, arXiv:1312.5602), 256 features, for images of at least 20×20.
+
+    A third of the Nature CNN's arithmetic; also that of A3C (Mnih et al., 2016) and of PPO's own Atari results.
+    """
+
+    name = "the NIPS CNN"
+    min_side = 20
+    layers = ((16, 8, 4), (32, 4, 2))
+    units = 256
 
 
 class ImpalaCNN(CNN):

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from rlexp.envs.spec import EnvSpec, Leaf, ObsSpec
 from rlexp.errors import ConfigError
-from rlexp.models.cnn import CNN, DrQv2CNN, ImpalaCNN, NatureCNN, byte_scale
+from rlexp.models.cnn import CNN, DrQv2CNN, ImpalaCNN, NatureCNN, NipsCNN, byte_scale
 from rlexp.models.layers import Init
 
 if TYPE_CHECKING:
@@ -39,12 +39,14 @@ class EncoderKind(Enum):
     auto = "auto"
     flat = "flat"
     nature_cnn = "nature_cnn"
+    nips_cnn = "nips_cnn"
     impala = "impala"
     drq_v2 = "drq_v2"
 
 
 CNNS: dict[EncoderKind, type[CNN]] = {
     EncoderKind.nature_cnn: NatureCNN,
+    EncoderKind.nips_cnn: NipsCNN,
     EncoderKind.impala: ImpalaCNN,
     EncoderKind.drq_v2: DrQv2CNN,
 }
