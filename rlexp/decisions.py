@@ -40,8 +40,8 @@ def decide(config: dict[str, Any], algo: Algorithm, planned_updates: int, consol
     size = "large" if algo.count_parameters() >= LARGE_NETWORK else "small"
     wanted, threads = config["compile"], config["threads"]
     compiled = planned_updates >= COMPILE_PAYS_AFTER[size] if wanted == "auto" else bool(wanted)
-    if wanted == "auto" and algo.retraces():
-        compiled = False
+    if wanted == "auto" and (algo.retraces() or (algo.device.type == "cpu" and algo.convolves())):
+        compiled = False  # graphs would be made anew, or gain nothing: convolutions are calls of the same library
     if compiled and (problem := compiler_problem(algo.device)):
         console.warn(f"Updates are not compiled: {problem}.")
         compiled = False

@@ -1,11 +1,14 @@
-"""Several actions for each state, evaluated as one batched product."""
+"""Several actions for each state, evaluated as batched products."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from rlexp.tree import tree_map
 from rlexp.types import Obs
+
+CPU_ROWS = 768  # of a product: with more, a layer's activations leave the processor's caches (CQL: a third slower)
 
 
 def repeat_obs(obs: Obs, m: int) -> Obs:
@@ -14,6 +17,11 @@ def repeat_obs(obs: Obs, m: int) -> Obs:
 
 
 def values_of_samples(critic: nn.Module, obs: Obs, actions: Tensor) -> Tensor:
-    """Q_i(s, a_j) of an ensemble for m actions of each state, [m, B, A] -> [n, m, B]."""
-    m = actions.shape[0]
-    return critic(repeat_obs(obs, m), actions.flatten(0, 1))[..., 0].unflatten(-1, (m, -1))  # type: ignore[no-any-return]
+    """Q_i(s, a_j) of an ensemble for m actions of each state, [m, B, A] -> [n, m, B]; on a CPU a few j at a time."""
+    m, batch = actions.shape[:2]
+    at_once = max(1, CPU_ROWS // batch) if actions.device.type == "cpu" else m
+    values = [
+        critic(repeat_obs(obs, len(part)), part.flatten(0, 1))[..., 0].unflatten(-1, (len(part), -1))
+        for part in actions.split(at_once)
+    ]
+    return torch.cat(values, 1) if len(values) > 1 else values[0]

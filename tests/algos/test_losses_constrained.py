@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rlexp.algos import samples
 from rlexp.algos.bcq import bcq_perturbed, bcq_target_value
 from rlexp.algos.bear import Kernel, bear_actor_loss, bear_mmd, bear_multiplier_loss
 from rlexp.algos.cal_ql import cal_ql_bound
@@ -39,7 +40,9 @@ class Sums(nn.Module):
         return torch.stack((value, -value))
 
 
-def test_every_sampled_action_is_valued_at_its_own_state() -> None:
+@pytest.mark.parametrize("rows", [1, 4, 768])  # one action at a time, two and one, all three
+def test_every_sampled_action_is_valued_at_its_own_state(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "CPU_ROWS", rows)
     obs, actions = torch.tensor([[1.0], [2.0]]), torch.tensor([[[0.1], [0.2]], [[0.3], [0.4]], [[0.5], [0.6]]])
     expected = [[10.1, 20.2], [10.3, 20.4], [10.5, 20.6]]
     close(values_of_samples(Sums(), obs, actions), [expected, [[-x for x in row] for row in expected]])

@@ -11,7 +11,9 @@ from torch import nn
 
 from rlexp.algos.base import OnPolicyAlgorithm
 from rlexp.config.trust import EVERYTHING
+from rlexp.decisions import decide
 from rlexp.errors import ConfigError
+from rlexp.loggers import Console
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
 from tests.algos.common import random_batch, random_rollout, small_algo, small_runner
@@ -44,16 +46,23 @@ def test_every_convolution_learns(name: str) -> None:
     assert all(torch.isfinite(layer.weight).all() for layer in layers)
 
 
+def test_only_updates_without_convolutions_are_compiled_unasked() -> None:
+    setting, console, updates = {"compile": "auto", "threads": 1}, Console(), 10**9
+    assert decide(setting, small_algo("dqn"), updates, console)["compile"]
+    assert not decide(setting, small_algo("dqn", obs="image"), updates, console)["compile"]
+    assert decide(setting | {"compile": True}, small_algo("dqn", obs="image"), updates, console)["compile"]
+
+
 @pytest.mark.parametrize("name", ["ppo", "dqn", "sac", "drq_v2"])
 def test_images_beside_vectors(name: str) -> None:
     learn(small_algo(name, obs="dict"), 1)
 
 
-@pytest.mark.parametrize("encoder", ["impala", "drq_v2"])
+@pytest.mark.parametrize("encoder", ["nips_cnn", "impala", "drq_v2"])
 def test_other_encoders_by_name(encoder: str) -> None:
     algo = small_algo("dqn", f"model.encoder={encoder}", obs="image")
     learn(algo, 1)
-    assert len(convolutions(algo)) == {"impala": 15, "drq_v2": 4}[encoder]
+    assert len(convolutions(algo)) == {"nips_cnn": 2, "impala": 15, "drq_v2": 4}[encoder]
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c"])

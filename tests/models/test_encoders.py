@@ -63,10 +63,10 @@ def test_the_channel_axis_is_the_shorter_of_first_and_last(shape: tuple[int, ...
     assert channels_first(shape) is first
 
 
-def naive_cnn(cnn: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+def naive_cnn(cnn: torch.nn.Module, x: torch.Tensor, strides: tuple[int, ...] = (4, 2, 1)) -> torch.Tensor:
     """The published network, on bytes [B, C, H, W]."""
     x = x.float() / 255
-    for convolution, stride in zip(cnn.convolutions, (4, 2, 1), strict=True):
+    for convolution, stride in zip(cnn.convolutions, strides, strict=True):
         x = functional.conv2d(x, convolution.weight, convolution.bias, stride=stride).relu()
     return cnn.linear(x.reshape(len(x), -1)).relu()
 
@@ -85,6 +85,15 @@ def test_images_pass_the_nature_cnn_wherever_their_channels_are() -> None:
     assert expected.shape == (2, 512)
     torch.testing.assert_close(first(x), expected)
     torch.testing.assert_close(last(x.permute(0, 2, 3, 1).contiguous()), expected)
+
+
+def test_the_nips_cnn_is_the_smaller_network_of_2013() -> None:
+    x = torch.randint(256, (2, 4, 20, 84), dtype=torch.uint8)
+    encoder = Encoder(obs_spec(image(4, 20, 84)), EncoderKind.nips_cnn)
+    cnn = encoder.leaves[0]
+    assert [tuple(c.weight.shape) for c in cnn.convolutions] == [(16, 4, 8, 8), (32, 16, 4, 4)]
+    assert cnn.linear.weight.shape == (256, 32 * 1 * 9)
+    torch.testing.assert_close(encoder(x), naive_cnn(cnn, x, (4, 2)))
 
 
 @pytest.mark.parametrize("shape", [(4, 40, 52, 3), (4, 3, 40, 52)])
