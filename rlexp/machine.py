@@ -46,7 +46,7 @@ def keep_freed_memory() -> bool:
     a quarter of the time of PPO's updates on images.
     """
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        mallopt = ctypes.pythonapi.mallopt  # of the process itself, which is open: no library is loaded
     except (OSError, AttributeError, TypeError):
         return False
     return bool(mallopt(_M_MMAP_THRESHOLD, _KEPT) and mallopt(_M_TRIM_THRESHOLD, 4 * _KEPT))
