@@ -171,8 +171,17 @@ def _children(value: Any) -> Iterator[tuple[Any, Any]]:
 
 @functools.cache
 def _defaults(schema: type) -> DictConfig:
-    """A schema's node; slow to make, and merging copies it."""
-    return OmegaConf.structured(schema)  # type: ignore[no-any-return]
+    """A schema's node, settled but for interpolations; slow to make, and merging copies it."""
+    node: DictConfig = OmegaConf.structured(schema)
+    if not _interpolated(schema):
+        _settle(node, list(node))
+    return node
+
+
+@functools.cache
+def _interpolated(schema: type) -> bool:
+    """Whether a default refers to something that may be another one each time."""
+    return "${" in str(OmegaConf.to_container(OmegaConf.structured(schema)))
 
 
 @functools.cache
@@ -190,8 +199,9 @@ def _merge(where: str, schema: type, values: dict[str, Any]) -> DictConfig:
     numbers = _whole_settings(schema)
     values = {name: whole(value) if name in numbers else value for name, value in values.items()}
     try:
-        merged: DictConfig = OmegaConf.merge(_defaults(schema), _changes(schema, values))  # type: ignore[assignment]
-        _settle(merged)
+        changes = _changes(schema, values)
+        merged: DictConfig = OmegaConf.merge(_defaults(schema), changes)  # type: ignore[assignment]
+        _settle(merged, list(merged) if _interpolated(schema) else list(changes))
     except OmegaConfBaseException as error:
         key = error.full_key or _culprit(schema, values)
         raise ConfigError(complaint(f"{where}.{key}".strip("."), error)) from error
@@ -215,20 +225,20 @@ def _same(value: Any, other: Any) -> bool:
     return bool(value == other)
 
 
-def _settle(node: DictConfig) -> None:
-    """Make of a node what it would be after saving and loading: a component gets what the run keeps.
+def _settle(node: DictConfig, names: list[Any]) -> None:
+    """Make of settings what they would be after saving and loading: a component gets what the run keeps.
 
     Interpolations become values, once, as a resolver may give another one each time. An enumeration becomes its name
     where no type makes it one again.
     """
-    given: dict[Any, Any] = OmegaConf.to_container(node)  # type: ignore[assignment]
-    if not (open_ones := [name for name, value in given.items() if not _is_plain(value)]):
+    given: dict[Any, Any] = OmegaConf.to_container(node) if names else {}  # type: ignore[assignment]
+    if not (open_ones := [name for name in names if not _is_plain(given[name])]):
         return
     OmegaConf.resolve(node)
     plain = to_plain(node)
     for name in open_ones:
         if is_dataclass(OmegaConf.get_type(node, name)):
-            _settle(node[name])
+            _settle(node[name], list(node[name]))
         else:
             node[name] = plain[name]
 
