@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 
 from hydra.core.config_store import ConfigStore
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlexp.config.component import WHOLE, accepts_any_keyword, range_problems, schema_of
@@ -120,10 +120,11 @@ def check_node(where: str, node: Any, trust: Trust) -> DictConfig:
         names = [name for name in known if not name.startswith("_")]
         raise ConfigError(f"{where}.{key}: {cls.__name__} has no such setting.{suggest(str(key), names)}")
     merged = _merge(where, schema, {key: value for key, value in node.items() if key in known and key != "_target_"})
-    for name, problem in range_problems(cls, to_plain(merged)):
+    plain = to_plain(merged)
+    for name, problem in range_problems(cls, plain):
         raise ConfigError(f"{where}.{name} {problem}, not {merged[name]!r}.")
     _check_schedules(where, cls, merged)
-    if missing := sorted(OmegaConf.missing_keys(merged)):
+    if MISSING in str(plain) and (missing := sorted(OmegaConf.missing_keys(merged))):
         raise ConfigError(f"{where}.{missing[0]} must be given: {where}.{missing[0]}=…")
     merged["_target_"] = node["_target_"]
     if not settings:
@@ -170,8 +171,22 @@ def _children(value: Any) -> Iterator[tuple[Any, Any]]:
 
 @functools.cache
 def _defaults(schema: type) -> DictConfig:
-    """A schema's node; slow to make, and merging copies it."""
-    return OmegaConf.structured(schema)  # type: ignore[no-any-return]
+    """A schema's node, settled but for interpolations; slow to make, and merging copies it."""
+    node: DictConfig = OmegaConf.structured(schema)
+    if not _interpolated(schema):
+        _settle(node, list(node))
+    return node
+
+
+@functools.cache
+def _interpolated(schema: type) -> bool:
+    """Whether a default refers to something that may be another one each time."""
+    return "${" in str(OmegaConf.to_container(OmegaConf.structured(schema)))
+
+
+@functools.cache
+def _plain_defaults(schema: type) -> dict[str, Any]:
+    return OmegaConf.to_container(_defaults(schema), enum_to_str=True)  # type: ignore[return-value]
 
 
 @functools.cache
@@ -184,28 +199,46 @@ def _merge(where: str, schema: type, values: dict[str, Any]) -> DictConfig:
     numbers = _whole_settings(schema)
     values = {name: whole(value) if name in numbers else value for name, value in values.items()}
     try:
-        merged: DictConfig = OmegaConf.merge(_defaults(schema), values)  # type: ignore[assignment]
-        _settle(merged)
+        changes = _changes(schema, values)
+        merged: DictConfig = OmegaConf.merge(_defaults(schema), changes)  # type: ignore[assignment]
+        _settle(merged, list(merged) if _interpolated(schema) else list(changes))
     except OmegaConfBaseException as error:
         key = error.full_key or _culprit(schema, values)
         raise ConfigError(complaint(f"{where}.{key}".strip("."), error)) from error
     return merged
 
 
-def _settle(node: DictConfig) -> None:
-    """Make of a node what it would be after saving and loading: a component gets what the run keeps.
+def _changes(schema: type, values: dict[str, Any]) -> dict[str, Any]:
+    """The values that are not the default: merging is slow, and most of a composed node is its schema."""
+    defaults = _plain_defaults(schema)
+    return {name: value for name, value in values.items() if not _same(value, defaults[name])}
+
+
+def _same(value: Any, other: Any) -> bool:
+    """Whether plain values are equal and of the same types: 1 is neither True nor 1.0."""
+    if type(value) is not type(other):
+        return False
+    if isinstance(value, dict):
+        return value.keys() == other.keys() and all(_same(child, other[key]) for key, child in value.items())
+    if isinstance(value, list):
+        return len(value) == len(other) and all(map(_same, value, other))
+    return bool(value == other)
+
+
+def _settle(node: DictConfig, names: list[Any]) -> None:
+    """Make of settings what they would be after saving and loading: a component gets what the run keeps.
 
     Interpolations become values, once, as a resolver may give another one each time. An enumeration becomes its name
     where no type makes it one again.
     """
-    given: dict[Any, Any] = OmegaConf.to_container(node)  # type: ignore[assignment]
-    if not (open_ones := [name for name, value in given.items() if not _is_plain(value)]):
+    given: dict[Any, Any] = OmegaConf.to_container(node) if names else {}  # type: ignore[assignment]
+    if not (open_ones := [name for name in names if not _is_plain(given[name])]):
         return
     OmegaConf.resolve(node)
     plain = to_plain(node)
     for name in open_ones:
         if is_dataclass(OmegaConf.get_type(node, name)):
-            _settle(node[name])
+            _settle(node[name], list(node[name]))
         else:
             node[name] = plain[name]
 
@@ -233,7 +266,9 @@ def _culprit(schema: type, values: dict[str, Any], within: tuple[str, ...] = ())
 def _check_schedules(where: str, cls: type, node: DictConfig) -> None:
     """Refuse schedules that cannot be followed; one that was left alone becomes null."""
     for name, entry in (node.get("schedules") or {}).items():
-        schedule = None if entry is None else OmegaConf.to_object(entry)
+        if entry is None:
+            continue
+        schedule = OmegaConf.to_object(entry)
         if schedule == Schedule():
             node.schedules[name] = None
         elif isinstance(schedule, Schedule):

@@ -21,6 +21,7 @@ from rlexp.config.check import GROUPS, check_config, to_plain
 from rlexp.config.explain import explain as explain_error
 from rlexp.config.messages import complaint
 from rlexp.config.overrides import whole_numbers
+from rlexp.config.remembering import install as install_loader
 from rlexp.config.trust import EVERYTHING, Trust, import_plugins
 from rlexp.errors import ConfigError
 
@@ -45,6 +46,7 @@ COMPONENT_PACKAGES = (
 
 def register() -> None:
     """Make every component known to Hydra: rlexp's own, then the user's plugins."""
+    install_loader()
     for package in COMPONENT_PACKAGES:
         importlib.import_module(f"rlexp.{package}")
     import_plugins()

@@ -1,0 +1,125 @@
+"""Hydra's loader of configs, which does not do again what it has done before in the same process.
+
+To compose, Hydra copies its store with all schemas, parses every file and merges the choices of all groups one by one,
+though most compositions of a process choose the same and differ in a few values. Here, what the choices alone decide is
+kept, and Hydra applies the values to a copy of it. Whatever is kept belongs to the very text of the files and the very
+schemas that it was made from: a file that was edited is read anew. Free of torch.
+"""
+
+from __future__ import annotations
+
+import copy
+from importlib import resources
+from pathlib import Path
+from typing import Any, ClassVar
+
+import hydra._internal.hydra as hydra_module
+from hydra._internal import defaults_list
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository, IConfigRepository
+from hydra.core.config_store import ConfigNode, ConfigStore
+from hydra.core.default_element import InputDefault, ResultDefault
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from omegaconf import DictConfig
+
+KEPT = 64  # compositions, about a megabyte each
+
+
+def install() -> None:
+    """Let Hydra load with :class:`RememberingLoader`, whoever starts it."""
+    hydra_module.ConfigLoaderImpl = RememberingLoader  # type: ignore[misc]
+    defaults_list._create_interpolation_map = _interpolation_map_if_used  # type: ignore[assignment]
+    # Hydra copies the store only because it changes another attribute of its owner; what it reads it copies once more.
+    ConfigStore.__deepcopy__ = lambda self, memo: self  # type: ignore[attr-defined]
+
+
+class RememberingLoader(ConfigLoaderImpl):
+    """Hydra's loader, which keeps what choices compose to."""
+
+    _kept: ClassVar[dict[Any, tuple[DictConfig, list[ConfigResult | None]]]] = {}  # with the parts, whose ids are keys
+
+    def _parse_overrides_and_create_caching_repo(
+        self, config_name: str | None, overrides: list[str]
+    ) -> tuple[list[Override], CachingConfigRepository]:
+        parsed = OverridesParser.create().parse_overrides(overrides=overrides)
+        repository = RememberingRepository(self.repository)
+        self._process_config_searchpath(config_name, parsed, repository)
+        return parsed, repository
+
+    def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
+        assert isinstance(repo, RememberingRepository)
+        parts = [repo.load_config(str(each.config_path)) for each in defaults]
+        key = tuple((each.config_path, each.package, each.primary, id(part)) for each, part in zip(defaults, parts))
+        if key in self._kept:
+            return copy.deepcopy(self._kept[key][0])
+        composed = super()._compose_config_from_defaults_list(defaults=defaults, repo=repo.unshared())
+        if repo.lasting:
+            if len(self._kept) == KEPT:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[key] = copy.deepcopy(composed), parts
+        return composed
+
+
+class RememberingRepository(CachingConfigRepository):
+    """The configs of one composition; those that were read before are the same objects again, and not to be changed."""
+
+    delegate: ConfigRepository
+    lasting = True  # whether all that was read so far can be recognised when it is read again
+    _kept: ClassVar[dict[Any, tuple[str | ConfigNode, ConfigResult]]] = {}  # what was read, and what became of it
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        """A config by its path, such as algo/sac; None if there is none."""
+        name = f"config_path={config_path}"  # as the parent writes it
+        if name not in self.cache:
+            self.cache[name] = self._load(config_path)
+        return self.cache[name]
+
+    def unshared(self) -> CachingConfigRepository:
+        """The same configs, which may be changed."""
+        repository = CachingConfigRepository(self.delegate)
+        repository.cache = copy.deepcopy(self.cache)
+        return repository
+
+    def _load(self, config_path: str) -> ConfigResult | None:
+        source = self.delegate._find_object_source(config_path, ObjectType.CONFIG)
+        if source is None:
+            return None
+        written = self._written(source, config_path)
+        if written is None:
+            self.lasting = False
+            return self.delegate.load_config(config_path)
+        key = source.provider, source.full_path(), config_path
+        before, result = self._kept.get(key, (None, None))
+        if result is None or not (written is before or (isinstance(written, str) and written == before)):
+            result = self.delegate.load_config(config_path)
+            assert result is not None
+            self._kept[key] = written, result
+        return result
+
+    def _written(self, source: ConfigSource, config_path: str) -> str | ConfigNode | None:
+        """What a config is made from: the text of a file or a schema; None if that is not all."""
+        name = source._normalize_file_name(config_path)
+        if source.scheme() == "structured":
+            return ConfigStore.instance()._load(name)
+        if self.delegate.get_schema_source().is_config(config_path):  # is merged into the schema of the same name
+            return None
+        try:
+            if source.scheme() == "pkg":
+                return resources.files(source.path).joinpath(name).read_text(encoding="utf-8")
+            if source.scheme() == "file":
+                return Path(source.path, name).read_text(encoding="utf-8")
+        except (OSError, ValueError):  # told when it is loaded
+            pass
+        return None
+
+
+_interpolation_map = defaults_list._create_interpolation_map
+
+
+def _interpolation_map_if_used(overrides: Any, defaults: list[InputDefault], self_added: bool) -> DictConfig | None:
+    """Hydra makes a map of all choices for each file, though only an interpolation in its defaults list reads it."""
+    used = any(each.is_interpolation() for each in defaults)
+    return _interpolation_map(overrides, defaults, self_added) if used else None

@@ -1,0 +1,103 @@
+"""Hydra composes with what is remembered as it does without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import make_dataclass
+from pathlib import Path
+
+import pytest
+from hydra._internal import hydra as hydra_module
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+
+from rlexp.config import compose as composing
+from rlexp.config.compose import compose, register, typed
+from rlexp.config.remembering import RememberingLoader
+from rlexp.errors import ConfigError
+
+register()
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RememberingLoader, "_kept", {})
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the user's own configs."""
+    monkeypatch.setenv("RLEXP_CONFIG_DIR", str(tmp_path))
+    (tmp_path / "zoo").mkdir()
+    return tmp_path
+
+
+def write_preset(folder: Path, text: str) -> None:
+    (folder / "zoo" / "mine.yaml").write_text(f"# @package _global_\n{text}\n")
+
+
+CASES = [
+    [],
+    ["algo=sac", "env=pendulum", "algo.gamma=0.9", "name=x", "+env.kwargs.g=9.81"],
+    ["zoo=discrete_sac_cartpole", "logger=[tensorboard,wandb]", "~dataset"],
+]
+
+
+@pytest.mark.parametrize("overrides", CASES)
+def test_what_is_remembered_is_what_hydra_composes_anew(overrides: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, again = typed(overrides), typed(overrides)
+    assert len(RememberingLoader._kept) == 1
+    monkeypatch.setattr(composing, "install_loader", lambda: None)
+    monkeypatch.setattr(hydra_module, "ConfigLoaderImpl", ConfigLoaderImpl)
+    anew = typed(overrides)
+    for config in (first, again):
+        assert OmegaConf.to_container(config) == OmegaConf.to_container(anew)
+        assert {key: OmegaConf.get_type(config, key) for key in anew} == {
+            key: OmegaConf.get_type(anew, key) for key in anew
+        }
+
+
+def test_values_of_one_composition_are_not_found_in_the_next() -> None:
+    assert compose(["algo=ppo", "algo.gamma=0.5", "+env.kwargs.a=1"])["algo"]["gamma"] == 0.5
+    config = compose(["algo=ppo"])
+    assert config["algo"]["gamma"] == 0.99
+    assert config["env"]["kwargs"] == {}
+    assert len(RememberingLoader._kept) == 1
+
+
+def test_a_file_that_was_edited_is_read_anew(folder: Path) -> None:
+    for gamma in (0.5, 0.6):
+        write_preset(folder, f"algo: {{gamma: {gamma}}}")
+        assert compose(["zoo=mine"])["algo"]["gamma"] == gamma
+    write_preset(folder, "defaults: [override /algo: ppo]")
+    assert compose(["zoo=mine"])["algo"]["_target_"].endswith(".PPO")
+    write_preset(folder, "algo: {gama: 0.5}")
+    with pytest.raises(ConfigError, match="gama"):
+        compose(["zoo=mine"])
+    (folder / "zoo" / "mine.yaml").unlink()
+    with pytest.raises(ConfigError, match="mine"):
+        compose(["zoo=mine"])
+
+
+@pytest.fixture
+def stored() -> Iterator[str]:
+    yield "thing"
+    ConfigStore.instance().repo["schema"].pop("thing.yaml", None)
+
+
+def test_a_schema_that_was_stored_anew_takes_the_place_of_the_old_one(folder: Path, stored: str) -> None:
+    write_preset(folder, f"defaults: [/schema/{stored}@logger.mine]")
+    for default in (1, 1.0):  # equal, and of another type
+        schema = make_dataclass("Thing", [("size", type(default), default)])
+        ConfigStore.instance().store(group="schema", name=stored, node=schema)
+        size = typed(["zoo=mine"]).logger.mine.size
+        assert (size, type(size)) == (default, type(default))
+
+
+def test_no_more_compositions_are_kept_than_was_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlexp.config.remembering.KEPT", 2)
+    for gamma in (0.5, 0.6, 0.7):
+        write_preset(folder, f"algo: {{gamma: {gamma}}}")
+        assert compose(["zoo=mine"])["algo"]["gamma"] == gamma
+    assert len(RememberingLoader._kept) == 2
