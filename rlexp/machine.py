@@ -14,7 +14,12 @@ CORES_VARIABLE = "RLEXP_CORES"  # a process is to make do with so many: a job th
 _HEADROOM = 0.9  # networks, environments and the interpreter need the rest
 _CGROUP = Path("/sys/fs/cgroup")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-_KEPT = 1 << 28  # bytes: a freed block below is kept for the next one, and so much of the free end of the heap
+_KEPT_BLOCKS = (
+    1 << 28,
+    1 << 25,
+)  # bytes: freed blocks below are kept for the next ones; glibc before 2.35 takes the second
+_KEPT_HEAP = 1 << 29  # bytes of free memory at the end of the heap that are kept
+_MALLOC_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 
 
 def available_memory() -> int | None:
@@ -40,16 +45,19 @@ def cpu_model() -> str:
 
 
 def keep_freed_memory() -> bool:
-    """Have the allocator keep the memory of large tensors that were freed; whether it can (glibc).
+    """Have the allocator keep the memory of freed tensors; whether it will (glibc, where the user has set nothing).
 
     By default it returns each activation of some MB to the system and fetches it anew, page by page, for the next one:
-    a quarter of the time of PPO's updates on images.
+    a quarter of the time of PPO's updates on images. At most half a GB stays with the process that it does not use.
     """
+    if any(name in os.environ for name in _MALLOC_VARIABLES):
+        return False
     try:
         mallopt = ctypes.pythonapi.mallopt  # of the process itself, which is open: no library is loaded
     except (OSError, AttributeError, TypeError):
         return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, _KEPT) and mallopt(_M_TRIM_THRESHOLD, 4 * _KEPT))
+    kept = any(mallopt(_M_MMAP_THRESHOLD, size) for size in _KEPT_BLOCKS)
+    return bool(mallopt(_M_TRIM_THRESHOLD, _KEPT_HEAP)) and kept
 
 
 def gigabytes(size: int) -> str:

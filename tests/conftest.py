@@ -1,6 +1,22 @@
 """What holds for every test."""
 
 import gc
+from collections.abc import Iterator
+
+import pytest
+
+from tests import remembering
+
+_LOADER = pytest.MonkeyPatch()
+remembering.install(_LOADER)
+
+
+@pytest.fixture(scope="module")
+def plain_hydra() -> Iterator[None]:
+    """Configs are composed as for users, by Hydra's own loader."""
+    _LOADER.undo()
+    yield
+    remembering.install(_LOADER)
 
 
 def pytest_collection_finish() -> None:

@@ -223,21 +223,21 @@ class Algorithm(ABC):
                     f"{type(self).__name__}.{name} hides state in a {type(value).__name__}: use nn.ModuleList."
                 )
 
-    def networks(self) -> dict[str, nn.Module]:
+    def _networks(self) -> dict[str, nn.Module]:
         """The parts of the state that are networks, targets included."""
         return {name: part for name, part in self.parts().items() if isinstance(part, nn.Module)}
 
     def count_parameters(self) -> int:
         """Numbers in all networks."""
-        return sum(parameter.numel() for net in self.networks().values() for parameter in net.parameters())
+        return sum(parameter.numel() for net in self._networks().values() for parameter in net.parameters())
 
     def convolves(self) -> bool:
         """Whether a network sees images, so that convolutions take most of an update's time."""
-        return any(isinstance(module, nn.Conv2d) for net in self.networks().values() for module in net.modules())
+        return any(isinstance(module, nn.Conv2d) for net in self._networks().values() for module in net.modules())
 
     def describe_networks(self) -> str:
         """``actor 256-256 relu, 2 critics 256-256 relu, 141,058 parameters``: what was built, in words."""
-        return described(self.networks())
+        return described(self._networks())
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, moments, generator and counters."""

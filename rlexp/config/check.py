@@ -211,7 +211,7 @@ def _merge(where: str, schema: type, values: dict[str, Any]) -> DictConfig:
 def _changes(schema: type, values: dict[str, Any]) -> dict[str, Any]:
     """The values that are not the default: merging is slow, and most of a composed node is its schema."""
     defaults = _plain_defaults(schema)
-    return {name: value for name, value in values.items() if not _same(value, defaults[name])}
+    return {name: value for name, value in values.items() if name not in defaults or not _same(value, defaults[name])}
 
 
 def _same(value: Any, other: Any) -> bool:

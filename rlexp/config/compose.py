@@ -16,12 +16,12 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from rlexp.config.check import GROUPS, check_config, to_plain
 from rlexp.config.explain import explain as explain_error
 from rlexp.config.messages import complaint
 from rlexp.config.overrides import whole_numbers
-from rlexp.config.remembering import install as install_loader
 from rlexp.config.trust import EVERYTHING, Trust, import_plugins
 from rlexp.errors import ConfigError
 
@@ -29,7 +29,13 @@ CONFIG_MODULE = "rlexp.conf"
 CONFIG_DIR_VARIABLE = "RLEXP_CONFIG_DIR"  # a folder of the user's own YAML, added to the search path
 SWEEP_GROUPS = ("sweep", "search", "launcher")  # how several runs are made; no part of any of them
 CHOICE_GROUPS = (*GROUPS, "logger", "zoo", *SWEEP_GROUPS)  # in the order `rlexp list` shows them
-COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, AssertionError, ValueError)  # Hydra raises all of these
+COMPOSITION_ERRORS = (
+    HydraException,
+    OmegaConfBaseException,
+    YAMLError,
+    AssertionError,
+    ValueError,
+)  # all of Hydra
 COMPONENT_PACKAGES = (
     "algos",
     "buffers",
@@ -46,7 +52,6 @@ COMPONENT_PACKAGES = (
 
 def register() -> None:
     """Make every component known to Hydra: rlexp's own, then the user's plugins."""
-    install_loader()
     for package in COMPONENT_PACKAGES:
         importlib.import_module(f"rlexp.{package}")
     import_plugins()

@@ -10,6 +10,7 @@ from typing import Any
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from yaml import YAMLError
 
 from rlexp.config.component import REGISTRY, schema_of, schema_type
 from rlexp.config.messages import complaint, setting_names, suggest
@@ -27,6 +28,8 @@ def explain(
     inner = error if isinstance(error, OmegaConfBaseException) else error.__cause__ or error.__context__
     if isinstance(error, MissingConfigException):
         return _missing_choice(text, choices)
+    if isinstance(error, YAMLError):
+        return _no_yaml(error)
     if isinstance(error, OverrideParseException):
         return _unreadable(str(error.override), text)
     if found := re.search(r"Could not override '([^']+)'", text):
@@ -62,6 +65,12 @@ def _missing_choice(text: str, choices: Callable[[str], dict[str, str]]) -> Conf
     listed = text.split("Config search path")[0].partition("Available options in")[2].splitlines()[1:]
     options = sorted({*(line.strip() for line in listed if line.strip()), *choices(group)})
     return ConfigError(f"{source}{group}={name}: there is no such {group or 'config'}.{suggest(name, options)}")
+
+
+def _no_yaml(error: YAMLError) -> ConfigError:
+    mark = getattr(error, "problem_mark", None)
+    where = f"{mark.name}, line {mark.line + 1}" if mark else "A config file"
+    return ConfigError(f"{where}: this is no YAML ({getattr(error, 'problem', None) or error}).")
 
 
 def _unreadable(override: str, text: str) -> ConfigError:

@@ -7,14 +7,13 @@ path resolves to, not how the path is spelled. Free of torch.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import os
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import EntryPoints, entry_points
+from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any
 
@@ -102,7 +101,7 @@ def trusting(packages: Iterable[str] = ()) -> Trust:
 def plugin_packages() -> set[str]:
     """Top-level packages of the user's plugins: named in the environment or installed with an entry point."""
     named = {name.strip() for name in os.environ.get(PLUGIN_VARIABLE, "").split(",") if name.strip()}
-    installed = {entry.module.split(".")[0] for entry in installed_plugins()}
+    installed = {entry.module.split(".")[0] for entry in entry_points(group=PLUGIN_ENTRY_POINT)}
     return {name.split(".")[0] for name in named} | installed
 
 
@@ -114,14 +113,8 @@ def import_plugins() -> None:
             importlib.import_module(name)
         except ImportError as error:
             raise ConfigError(f"{PLUGIN_VARIABLE} names {name!r}, which cannot be imported: {error}.") from error
-    for entry in installed_plugins():
+    for entry in entry_points(group=PLUGIN_ENTRY_POINT):
         entry.load()
-
-
-@functools.cache  # reads the metadata of every installed package
-def installed_plugins() -> EntryPoints:
-    """The entry points of the plugins that are installed."""
-    return entry_points(group=PLUGIN_ENTRY_POINT)
 
 
 def locate(target: Any, where: str, trust: Trust) -> type:

@@ -75,7 +75,7 @@ TARGETS = {
     "simba_pendulum": Target(-200, 20_000),
     "droq_pendulum": Target(-200, 20_000),
     "rlpd_pendulum": Target(-200, 10_000),
-    "rlpd_paper_pendulum": Target(-200, 10_000),
+    "rlpd_paper_pendulum": Target(-200, 2_500),
     "crr_pendulum": Target(-250, 30_000, "updates"),
     "awac_pendulum": Target(-250, 30_000, "updates"),
     "iql_pendulum": Target(-250, 30_000, "updates"),

@@ -17,7 +17,7 @@ from rlexp.loggers import Console
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
 from tests.algos.common import random_batch, random_rollout, small_algo, small_runner
-from tests.algos.test_compiling import tracing  # noqa: F401  (a fixture)
+from tests.algos.test_compiling import needs_compiler, tracing  # noqa: F401  (a fixture)
 from tests.algos.test_runs import assert_same_run, run_config, stop
 
 ON_PIXELS = ["ppo", "a2c", "trpo", "recurrent_ppo", "dqn", "c51", "qrdqn", "iqn", "rainbow", "discrete_sac"]
@@ -46,6 +46,7 @@ def test_every_convolution_learns(name: str) -> None:
     assert all(torch.isfinite(layer.weight).all() for layer in layers)
 
 
+@needs_compiler
 def test_only_updates_without_convolutions_are_compiled_unasked() -> None:
     setting, console, updates = {"compile": "auto", "threads": 1}, Console(), 10**9
     assert decide(setting, small_algo("dqn"), updates, console)["compile"]

@@ -170,6 +170,14 @@ def test_a_file_that_refers_to_a_choice_that_is_not_there_names_both(
         compose(["zoo=mine"])
 
 
+def test_a_file_that_is_no_yaml_names_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLEXP_CONFIG_DIR", str(tmp_path))
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "mine.yaml").write_text("# @package _global_\nseed: 1\nalgo: [\n")
+    with pytest.raises(ConfigError, match=r"zoo/mine\.yaml.*, line 4: this is no YAML \(expected the node content"):
+        compose(["zoo=mine"])
+
+
 def test_a_config_folder_that_is_not_there_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLEXP_CONFIG_DIR", str(tmp_path / "nowhere"))
     with pytest.raises(ConfigError, match=r"config folder .*nowhere .* does not exist"):

@@ -8,6 +8,8 @@ import pytest
 
 from rlexp.config.compose import compose
 
+pytestmark = pytest.mark.usefixtures("plain_hydra")
+
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

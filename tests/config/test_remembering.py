@@ -12,10 +12,9 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from rlexp.config import compose as composing
 from rlexp.config.compose import compose, register, typed
-from rlexp.config.remembering import RememberingLoader
 from rlexp.errors import ConfigError
+from tests.remembering import RememberingLoader, RememberingRepository
 
 register()
 
@@ -23,6 +22,7 @@ register()
 @pytest.fixture(autouse=True)
 def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RememberingLoader, "_kept", {})
+    monkeypatch.setattr(RememberingRepository, "_kept", {})
 
 
 @pytest.fixture
@@ -48,7 +48,6 @@ CASES = [
 def test_what_is_remembered_is_what_hydra_composes_anew(overrides: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     first, again = typed(overrides), typed(overrides)
     assert len(RememberingLoader._kept) == 1
-    monkeypatch.setattr(composing, "install_loader", lambda: None)
     monkeypatch.setattr(hydra_module, "ConfigLoaderImpl", ConfigLoaderImpl)
     anew = typed(overrides)
     for config in (first, again):
@@ -80,6 +79,12 @@ def test_a_file_that_was_edited_is_read_anew(folder: Path) -> None:
         compose(["zoo=mine"])
 
 
+def test_what_a_resolver_gave_is_not_remembered(folder: Path) -> None:
+    write_preset(folder, "name: mine-${rlexp.token:}")
+    compose(["algo=ppo"])  # whatever comes first
+    assert len({compose(["zoo=mine"])["name"] for _ in range(4)}) > 1
+
+
 @pytest.fixture
 def stored() -> Iterator[str]:
     yield "thing"
@@ -96,7 +101,7 @@ def test_a_schema_that_was_stored_anew_takes_the_place_of_the_old_one(folder: Pa
 
 
 def test_no_more_compositions_are_kept_than_was_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlexp.config.remembering.KEPT", 2)
+    monkeypatch.setattr("tests.remembering.KEPT", 2)
     for gamma in (0.5, 0.6, 0.7):
         write_preset(folder, f"algo: {{gamma: {gamma}}}")
         assert compose(["zoo=mine"])["algo"]["gamma"] == gamma
