@@ -103,7 +103,7 @@ class BCQ(OffPolicyAlgorithm):
         if explore:
             noise = torch.randn(shape, generator=generator, device=self.device)
         actions = self.sampled_actions(self.actor, obs, noise)
-        best = values_of_samples(self.critic, obs, actions)[0].argmax(0)  # [N]
+        best = values_of_samples(self.critic, obs, actions, whole=True)[0].argmax(0)  # [N]
         return Act(actions.gather(0, best.view(1, -1, 1).expand_as(actions[:1]))[0])
 
     def action_value(self, obs: Obs, action: Tensor) -> Tensor:

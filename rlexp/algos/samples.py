@@ -16,10 +16,13 @@ def repeat_obs(obs: Obs, m: int) -> Obs:
     return tree_map(lambda leaf: leaf.repeat(m, *(1,) * (leaf.dim() - 1)), obs)
 
 
-def values_of_samples(critic: nn.Module, obs: Obs, actions: Tensor) -> Tensor:
-    """Q_i(s, a_j) of an ensemble for m actions of each state, [m, B, A] -> [n, m, B]; on a CPU a few j at a time."""
+def values_of_samples(critic: nn.Module, obs: Obs, actions: Tensor, whole: bool = False) -> Tensor:
+    """Q_i(s, a_j) of an ensemble for m actions of each state, [m, B, A] -> [n, m, B]; on a CPU a few j at a time.
+
+    ``whole``: all at once, for acting: the number of states of an exported policy is not known when it is traced.
+    """
     m, batch = actions.shape[:2]
-    at_once = max(1, CPU_ROWS // batch) if actions.device.type == "cpu" else m
+    at_once = m if whole or actions.device.type != "cpu" else max(1, CPU_ROWS // batch)
     values = [
         critic(repeat_obs(obs, len(part)), part.flatten(0, 1))[..., 0].unflatten(-1, (len(part), -1))
         for part in actions.split(at_once)
