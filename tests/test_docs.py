@@ -160,7 +160,7 @@ def test_a_page_says_that_its_algorithm_was_measured_where_it_was() -> None:
 
 
 PROMISE = re.compile(
-    r"(?:return|success) ≥ (−?[\d.]+) within (\d+) ([kM]) (steps|updates)(?: \((\d) of (\d) seeds\))?$", re.MULTILINE
+    r"(?:return|success) ≥ (−?[\d.]+) within ([\d.]+) ([kM]) (steps|updates)(?: \((\d) of (\d) seeds\))?$", re.MULTILINE
 )
 
 
@@ -171,7 +171,7 @@ def test_what_a_preset_promises_is_of_its_own_budget_and_was_measured(path: Path
         pytest.skip("promises nothing")
     found = PROMISE.search(path.read_text())
     assert found is not None
-    least, budget = float(found[1].replace("−", "-")), int(found[2]) * {"k": 1_000, "M": 1_000_000}[found[3]]
+    least, budget = float(found[1].replace("−", "-")), float(found[2]) * {"k": 1_000, "M": 1_000_000}[found[3]]
     assert yaml.safe_load(path.read_text())["trainer"][f"total_{found[4]}"] == budget  # composed by tests/config
     finals = Result(read_manifest(BENCHMARKS / "manifests" / f"{path.stem}.json")).finals
     reached = [final >= least for final in finals]
