@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections import defaultdict
 from importlib import resources
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -29,11 +30,13 @@ from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.plugins.config_source import ConfigResult, ConfigSource
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, nodes
+from omegaconf.base import ContainerMetadata, Metadata
 
 from rlexp.config import trust
 
 KEPT = 64  # compositions, about a megabyte each
+VALUES = (nodes.AnyNode, nodes.BooleanNode, nodes.EnumNode, nodes.FloatNode, nodes.IntegerNode, nodes.StringNode)
 
 
 def install(patch: pytest.MonkeyPatch) -> None:
@@ -42,6 +45,11 @@ def install(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(defaults_list, "_create_interpolation_map", _interpolation_map_if_used)
     # Hydra copies the store only because it changes another attribute of its owner; what it reads it copies once more.
     patch.setattr(ConfigStore, "__deepcopy__", lambda self, memo: self, raising=False)
+    # Hydra and OmegaConf copy at every turn; their way of copying a value takes a dozen calls of Python's general one.
+    for kind in (Metadata, ContainerMetadata):
+        patch.setattr(kind, "__deepcopy__", _copied_metadata, raising=False)
+    for kind in VALUES:
+        patch.setattr(kind, "__deepcopy__", _copied_value)
     patch.setattr(trust, "entry_points", functools.cache(entry_points))  # reads the metadata of every installed package
 
 
@@ -134,3 +142,20 @@ def _interpolation_map_if_used(overrides: Any, defaults: list[InputDefault], sel
     """Hydra makes a map of all choices for each file, though only an interpolation in its defaults list reads it."""
     used = any(each.is_interpolation() for each in defaults)
     return _interpolation_map(overrides, defaults, self_added) if used else None
+
+
+def _copied_metadata(metadata: Metadata, memo: dict[int, Any]) -> Metadata:
+    """What is said of a node: all of it types and words, but for two dictionaries."""
+    copied = object.__new__(type(metadata))
+    vars(copied).update(vars(metadata))
+    copied.flags = None if metadata.flags is None else dict(metadata.flags)
+    found = metadata.resolver_cache
+    copied.resolver_cache = copy.deepcopy(found, memo) if found else defaultdict(dict)
+    return copied
+
+
+def _copied_value(node: nodes.ValueNode, memo: dict[int, Any]) -> nodes.ValueNode:
+    """As OmegaConf copies it: with the same value and the same parent."""
+    copied = object.__new__(type(node))
+    vars(copied).update(vars(node), _metadata=copy.deepcopy(node._metadata, memo), _flags_cache=None)
+    return copied
