@@ -6,7 +6,7 @@ import importlib
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,15 @@ def register() -> None:
     import_plugins()
     if not OmegaConf.has_resolver("rlexp.token"):
         OmegaConf.register_new_resolver("rlexp.token", lambda: secrets.token_hex(2), use_cache=True)
+        OmegaConf.register_new_resolver("rlexp.task", task_name)
+
+
+def task_name(choice: str, env: Mapping[str, Any]) -> str:
+    """What a run's name calls its environment: env=pendulum itself, the game of env=atari, the id of env=gym."""
+    game, env_id = env.get("game"), env.get("id")
+    if choice == "gym" and env_id:
+        return re.sub(r"[^A-Za-z0-9_.]+", "_", env_id)
+    return f"{choice}_{game}" if game else choice
 
 
 def config_folders(given: Sequence[str] = ()) -> list[Path]:

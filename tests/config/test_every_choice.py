@@ -94,3 +94,16 @@ def test_two_runs_started_in_the_same_second_have_different_names(monkeypatch: p
     tokens = iter(["aaaa", "bbbb"])
     monkeypatch.setattr(secrets, "token_hex", lambda size: next(tokens))
     assert [compose(["seed=3"])["name"][-5:] for _ in range(2)] == ["-aaaa", "-bbbb"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "begin"),
+    [
+        (["algo=sac", "env=pendulum", "seed=3"], "sac-pendulum-3-"),
+        (["algo=ppo", "env=atari", "env.game=breakout"], "ppo-atari_breakout-0-"),
+        (["algo=ppo", "env=gym", "env.id=ALE/Pong-v5"], "ppo-ALE_Pong_v5-0-"),
+        (["algo=ppo", "env=gym", "env.id=my.package:Own-v0"], "ppo-my.package_Own_v0-0-"),
+    ],
+)
+def test_a_run_is_named_after_what_it_learns(overrides: list[str], begin: str) -> None:
+    assert compose(overrides)["name"].startswith(begin)
