@@ -11,6 +11,8 @@ import pytest
 from hydra._internal import hydra as hydra_module
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import Node, OmegaConf, ValueNode
 
 from rlexp.config.compose import compose, register, typed
@@ -48,7 +50,8 @@ CASES = [
 @pytest.mark.parametrize("overrides", CASES)
 def test_what_is_remembered_is_what_hydra_composes_anew(overrides: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     first, again = typed(overrides), typed(overrides)
-    assert len(RememberingLoader._kept) == 1
+    assert len(RememberingLoader._kept) == 2  # this one, and Hydra's own settings
+    hydra = HydraConfig.instance().cfg
     monkeypatch.setattr(hydra_module, "ConfigLoaderImpl", ConfigLoaderImpl)
     anew = typed(overrides)
     for config in (first, again):
@@ -56,6 +59,7 @@ def test_what_is_remembered_is_what_hydra_composes_anew(overrides: list[str], mo
         assert {key: OmegaConf.get_type(config, key) for key in anew} == {
             key: OmegaConf.get_type(anew, key) for key in anew
         }
+    assert OmegaConf.to_container(hydra) == OmegaConf.to_container(HydraConfig.instance().cfg)
 
 
 def nodes_of(node: Node) -> Iterator[Node]:
@@ -94,7 +98,7 @@ def test_values_of_one_composition_are_not_found_in_the_next() -> None:
     config = compose(["algo=ppo"])
     assert config["algo"]["gamma"] == 0.99
     assert config["env"]["kwargs"] == {}
-    assert len(RememberingLoader._kept) == 1
+    assert len(RememberingLoader._kept) == 2
 
 
 def test_a_file_that_was_edited_is_read_anew(folder: Path) -> None:
@@ -138,3 +142,12 @@ def test_no_more_compositions_are_kept_than_was_said(folder: Path, monkeypatch: 
         write_preset(folder, f"algo: {{gamma: {gamma}}}")
         assert compose(["zoo=mine"])["algo"]["gamma"] == gamma
     assert len(RememberingLoader._kept) == 2
+
+
+def test_an_override_that_was_parsed_before_can_be_changed_and_random_ones_stay_random() -> None:
+    parser = OverridesParser.create()
+    first, again = (parser.parse_override("a=[1,{b: 'c'}]") for _ in range(2))
+    assert first == again
+    assert first.value() is not again.value()
+    shuffles = {str(parser.parse_override("a=shuffle([1,2,3,4,5,6,7,8,9])").value()) for _ in range(5)}
+    assert len(shuffles) > 1
