@@ -32,7 +32,7 @@ from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.plugins.config_source import ConfigResult, ConfigSource
-from omegaconf import DictConfig, OmegaConf, grammar_parser, nodes
+from omegaconf import DictConfig, ListConfig, OmegaConf, grammar_parser, nodes
 from omegaconf.base import ContainerMetadata, Metadata
 
 from rlexp.config import trust
@@ -53,6 +53,8 @@ def install(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(kind, "__deepcopy__", _copied_metadata, raising=False)
     for kind in VALUES:
         patch.setattr(kind, "__deepcopy__", _copied_value)
+    for kind in (DictConfig, ListConfig):
+        patch.setattr(kind, "__deepcopy__", _copied_container)
     for module in (omegaconf.base, omegaconf._utils):
         patch.setattr(module, "parse", _parsed_interpolation)
     patch.setattr(OverridesParser, "parse_rule", _parsed_rule)
@@ -175,6 +177,19 @@ def _copied_metadata(metadata: Metadata, memo: dict[int, Any]) -> Metadata:
     copied.flags = None if metadata.flags is None else dict(metadata.flags)
     found = metadata.resolver_cache
     copied.resolver_cache = copy.deepcopy(found, memo) if found else defaultdict(dict)
+    return copied
+
+
+def _copied_container(node: DictConfig | ListConfig, memo: dict[int, Any]) -> DictConfig | ListConfig:
+    """As OmegaConf copies it, but not by making an empty one first, which is checked like any other."""
+    copied = object.__new__(type(node))
+    state = vars(node)
+    content = copy.deepcopy(state["_content"], memo)  # settings, a list, or the text of an interpolation
+    if isinstance(content, (dict, list)):
+        for child in content.values() if isinstance(content, dict) else content:
+            vars(child)["_parent"] = copied
+    metadata, flags = copy.deepcopy(state["_metadata"], memo), copy.copy(state["_flags_cache"])
+    vars(copied).update(_metadata=metadata, _parent=state["_parent"], _flags_cache=flags, _content=content)
     return copied
 
 
