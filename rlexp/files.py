@@ -159,7 +159,7 @@ def parse_config(data: bytes) -> dict[str, Any]:
 @functools.lru_cache(maxsize=2)  # a run and its checkpoint hold the same, and YAML is slow
 def _parsed(data: bytes) -> dict[str, Any]:
     try:
-        config = yaml.load(data, Loader=_PlainLoader)  # noqa: S506  (a SafeLoader)
+        config = _load_yaml(data)
     except RecursionError:
         raise ValueError("is nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:
@@ -168,6 +168,23 @@ def _parsed(data: bytes) -> dict[str, Any]:
         raise ValueError("does not hold a mapping")
     _check_plain(config)
     return config
+
+
+def _load_yaml(data: bytes) -> Any:
+    """Plain YAML by libyaml, which takes a fifth of the time, after a look at whether that is safe."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may have been built without it
+    try:
+        depth = 0
+        for event in yaml.parse(data, Loader=loader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent) or depth > MAX_CONFIG_DEPTH:
+                break
+        else:
+            return yaml.load(data, Loader=loader)  # noqa: S506  (a SafeLoader)
+    except yaml.YAMLError:
+        pass
+    # Says what is wrong with it, or reads what libyaml cannot: the name of a file that is no text.
+    return yaml.load(data, Loader=_PlainLoader)  # noqa: S506  (a SafeLoader)
 
 
 def _check_plain(value: Any, where: str = "", depth: int = 0) -> None:

@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
+from collections import defaultdict
 from importlib import resources
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ClassVar
 
 import hydra._internal.hydra as hydra_module
+import omegaconf
 import pytest
 from hydra._internal import defaults_list
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -29,11 +32,14 @@ from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.plugins.config_source import ConfigResult, ConfigSource
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf, grammar_parser, nodes
+from omegaconf.base import ContainerMetadata, Metadata
 
 from rlexp.config import trust
 
 KEPT = 64  # compositions, about a megabyte each
+HYDRA = "hydra/config"  # the last of Hydra's own settings, which come first in every composition
+VALUES = (nodes.AnyNode, nodes.BooleanNode, nodes.EnumNode, nodes.FloatNode, nodes.IntegerNode, nodes.StringNode)
 
 
 def install(patch: pytest.MonkeyPatch) -> None:
@@ -42,6 +48,16 @@ def install(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(defaults_list, "_create_interpolation_map", _interpolation_map_if_used)
     # Hydra copies the store only because it changes another attribute of its owner; what it reads it copies once more.
     patch.setattr(ConfigStore, "__deepcopy__", lambda self, memo: self, raising=False)
+    # Hydra and OmegaConf copy at every turn; their way of copying a value takes a dozen calls of Python's general one.
+    for kind in (Metadata, ContainerMetadata):
+        patch.setattr(kind, "__deepcopy__", _copied_metadata, raising=False)
+    for kind in VALUES:
+        patch.setattr(kind, "__deepcopy__", _copied_value)
+    for kind in (DictConfig, ListConfig):
+        patch.setattr(kind, "__deepcopy__", _copied_container)
+    for module in (omegaconf.base, omegaconf._utils):
+        patch.setattr(module, "parse", _parsed_interpolation)
+    patch.setattr(OverridesParser, "parse_rule", _parsed_rule)
     patch.setattr(trust, "entry_points", functools.cache(entry_points))  # reads the metadata of every installed package
 
 
@@ -64,7 +80,7 @@ class RememberingLoader(ConfigLoaderImpl):
         key = tuple((each.config_path, each.package, each.primary, id(part)) for each, part in zip(defaults, parts))
         if key in self._kept:
             return copy.deepcopy(self._kept[key][0])
-        composed = super()._compose_config_from_defaults_list(defaults=defaults, repo=repo.unshared())
+        composed = self._compose(defaults, repo)
         if repo.lasting:
             if len(self._kept) == KEPT:
                 self._kept.pop(next(iter(self._kept)))
@@ -72,6 +88,18 @@ class RememberingLoader(ConfigLoaderImpl):
             OmegaConf.clear_cache(kept)  # of resolvers such as ${now:…}
             self._kept[key] = kept, parts
         return composed
+
+    def _compose(self, defaults: list[ResultDefault], repo: RememberingRepository) -> DictConfig:
+        """As Hydra does it; but its own settings, which are half of all, are one part that was composed before."""
+        own = list(itertools.takewhile(lambda each: str(each.config_path).startswith("hydra/"), defaults))
+        if not own or own == defaults:
+            return super()._compose_config_from_defaults_list(defaults=defaults, repo=repo.unshared(defaults))
+        others = defaults[len(own) :]
+        repository = repo.unshared(others)
+        settings = self._compose_config_from_defaults_list(own, repo)
+        repository.cache[_key(HYDRA)] = ConfigResult("hydra", HYDRA, settings, {"package": ""}, is_schema_source=True)
+        defaults = [ResultDefault(config_path=HYDRA, package=""), *others]
+        return super()._compose_config_from_defaults_list(defaults=defaults, repo=repository)
 
 
 class RememberingRepository(CachingConfigRepository):
@@ -83,15 +111,16 @@ class RememberingRepository(CachingConfigRepository):
 
     def load_config(self, config_path: str) -> ConfigResult | None:
         """A config by its path, such as algo/sac; None if there is none."""
-        name = f"config_path={config_path}"  # as the parent writes it
+        name = _key(config_path)
         if name not in self.cache:
             self.cache[name] = self._load(config_path)
         return self.cache[name]
 
-    def unshared(self) -> CachingConfigRepository:
-        """The same configs, which may be changed."""
+    def unshared(self, defaults: list[ResultDefault]) -> CachingConfigRepository:
+        """The configs of a list, which may be changed."""
         repository = CachingConfigRepository(self.delegate)
-        repository.cache = copy.deepcopy(self.cache)
+        names = {_key(str(each.config_path)) for each in defaults}
+        repository.cache = copy.deepcopy({name: self.cache[name] for name in names})
         return repository
 
     def _load(self, config_path: str) -> ConfigResult | None:
@@ -127,6 +156,11 @@ class RememberingRepository(CachingConfigRepository):
         return None
 
 
+def _key(config_path: str) -> str:
+    """Under which the parent keeps a config."""
+    return f"config_path={config_path}"
+
+
 _interpolation_map = defaults_list._create_interpolation_map
 
 
@@ -134,3 +168,47 @@ def _interpolation_map_if_used(overrides: Any, defaults: list[InputDefault], sel
     """Hydra makes a map of all choices for each file, though only an interpolation in its defaults list reads it."""
     used = any(each.is_interpolation() for each in defaults)
     return _interpolation_map(overrides, defaults, self_added) if used else None
+
+
+def _copied_metadata(metadata: Metadata, memo: dict[int, Any]) -> Metadata:
+    """What is said of a node: all of it types and words, but for two dictionaries."""
+    copied = object.__new__(type(metadata))
+    vars(copied).update(vars(metadata))
+    copied.flags = None if metadata.flags is None else dict(metadata.flags)
+    found = metadata.resolver_cache
+    copied.resolver_cache = copy.deepcopy(found, memo) if found else defaultdict(dict)
+    return copied
+
+
+def _copied_container(node: DictConfig | ListConfig, memo: dict[int, Any]) -> DictConfig | ListConfig:
+    """As OmegaConf copies it, but not by making an empty one first, which is checked like any other."""
+    copied = object.__new__(type(node))
+    state = vars(node)
+    content = copy.deepcopy(state["_content"], memo)  # settings, a list, or the text of an interpolation
+    if isinstance(content, (dict, list)):
+        for child in content.values() if isinstance(content, dict) else content:
+            vars(child)["_parent"] = copied
+    metadata, flags = copy.deepcopy(state["_metadata"], memo), copy.copy(state["_flags_cache"])
+    vars(copied).update(_metadata=metadata, _parent=state["_parent"], _flags_cache=flags, _content=content)
+    return copied
+
+
+def _copied_value(node: nodes.ValueNode, memo: dict[int, Any]) -> nodes.ValueNode:
+    """As OmegaConf copies it: with the same value and the same parent."""
+    copied = object.__new__(type(node))
+    vars(copied).update(vars(node), _metadata=copy.deepcopy(node._metadata, memo), _flags_cache=None)
+    return copied
+
+
+_parsed_interpolation = functools.lru_cache(maxsize=1_000)(grammar_parser.parse)  # a tree, which nobody changes
+_parse_rule = OverridesParser.parse_rule
+
+
+@functools.lru_cache(maxsize=4_000)
+def _rule(text: str, rule_name: str) -> Any:
+    return _parse_rule(OverridesParser.create(), text, rule_name)
+
+
+def _parsed_rule(parser: OverridesParser, s: str, rule_name: str) -> Any:
+    """An override is parsed once; but a function in it, such as shuffle(…), is called each time."""
+    return _parse_rule(parser, s, rule_name) if "(" in s else copy.deepcopy(_rule(s, rule_name))

@@ -6,6 +6,7 @@ So every node is merged strictly into the schema derived from what its ``_target
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -200,7 +201,8 @@ def _merge(where: str, schema: type, values: dict[str, Any]) -> DictConfig:
     values = {name: whole(value) if name in numbers else value for name, value in values.items()}
     try:
         changes = _changes(schema, values)
-        merged: DictConfig = OmegaConf.merge(_defaults(schema), changes)  # type: ignore[assignment]
+        defaults = _defaults(schema)
+        merged: DictConfig = OmegaConf.merge(defaults, changes) if changes else copy.deepcopy(defaults)  # type: ignore[assignment]
         _settle(merged, list(merged) if _interpolated(schema) else list(changes))
     except OmegaConfBaseException as error:
         key = error.full_key or _culprit(schema, values)
@@ -231,8 +233,7 @@ def _settle(node: DictConfig, names: list[Any]) -> None:
     Interpolations become values, once, as a resolver may give another one each time. An enumeration becomes its name
     where no type makes it one again.
     """
-    given: dict[Any, Any] = OmegaConf.to_container(node) if names else {}  # type: ignore[assignment]
-    if not (open_ones := [name for name in names if not _is_plain(given[name])]):
+    if not (open_ones := [name for name in names if not _is_settled(node, name)]):
         return
     OmegaConf.resolve(node)
     plain = to_plain(node)
@@ -241,6 +242,13 @@ def _settle(node: DictConfig, names: list[Any]) -> None:
             _settle(node[name], list(node[name]))
         else:
             node[name] = plain[name]
+
+
+def _is_settled(node: DictConfig, name: Any) -> bool:
+    if OmegaConf.is_interpolation(node, name):
+        return False
+    value = None if OmegaConf.is_missing(node, name) else node[name]
+    return _is_plain(OmegaConf.to_container(value) if OmegaConf.is_config(value) else value)
 
 
 def _is_plain(value: Any) -> bool:

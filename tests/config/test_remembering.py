@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import make_dataclass
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 from hydra._internal import hydra as hydra_module
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
-from omegaconf import OmegaConf
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import Node, OmegaConf, ValueNode
 
 from rlexp.config.compose import compose, register, typed
 from rlexp.errors import ConfigError
@@ -47,7 +50,8 @@ CASES = [
 @pytest.mark.parametrize("overrides", CASES)
 def test_what_is_remembered_is_what_hydra_composes_anew(overrides: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     first, again = typed(overrides), typed(overrides)
-    assert len(RememberingLoader._kept) == 1
+    assert len(RememberingLoader._kept) == 2  # this one, and Hydra's own settings
+    hydra = HydraConfig.instance().cfg
     monkeypatch.setattr(hydra_module, "ConfigLoaderImpl", ConfigLoaderImpl)
     anew = typed(overrides)
     for config in (first, again):
@@ -55,6 +59,38 @@ def test_what_is_remembered_is_what_hydra_composes_anew(overrides: list[str], mo
         assert {key: OmegaConf.get_type(config, key) for key in anew} == {
             key: OmegaConf.get_type(anew, key) for key in anew
         }
+    assert OmegaConf.to_container(hydra) == OmegaConf.to_container(HydraConfig.instance().cfg)
+
+
+def nodes_of(node: Node) -> Iterator[Node]:
+    """A node and all below it."""
+    yield node
+    content = getattr(node, "_content", None)
+    below = content.values() if isinstance(content, dict) else content if isinstance(content, list) else [content]
+    for child in below:
+        if isinstance(child, Node):
+            yield from nodes_of(child)
+
+
+def test_a_copy_says_the_same_and_shares_nothing_that_can_be_changed() -> None:
+    config = typed(CASES[1])
+    str(config)  # asks for flags, which are kept
+    copied = copy.deepcopy(config)
+    before, after = list(nodes_of(config)), list(nodes_of(copied))
+    assert len(before) == len(after) > 100
+    for one, other in zip(before, after):
+        assert one is not other
+        assert type(one) is type(other)
+        assert one._metadata is not other._metadata
+        assert one._metadata == other._metadata
+        assert one._metadata.flags is not other._metadata.flags
+        assert one._metadata.resolver_cache is not other._metadata.resolver_cache
+        assert one._value() == other._value() or not isinstance(one, ValueNode)
+        assert vars(one).keys() == vars(other).keys()
+    parents = {id(node) for node in after}
+    assert all(id(node._get_parent()) in parents for node in after[1:])
+    copied.algo.gamma = 0.5
+    assert config.algo.gamma == 0.9
 
 
 def test_values_of_one_composition_are_not_found_in_the_next() -> None:
@@ -62,7 +98,7 @@ def test_values_of_one_composition_are_not_found_in_the_next() -> None:
     config = compose(["algo=ppo"])
     assert config["algo"]["gamma"] == 0.99
     assert config["env"]["kwargs"] == {}
-    assert len(RememberingLoader._kept) == 1
+    assert len(RememberingLoader._kept) == 2
 
 
 def test_a_file_that_was_edited_is_read_anew(folder: Path) -> None:
@@ -106,3 +142,12 @@ def test_no_more_compositions_are_kept_than_was_said(folder: Path, monkeypatch: 
         write_preset(folder, f"algo: {{gamma: {gamma}}}")
         assert compose(["zoo=mine"])["algo"]["gamma"] == gamma
     assert len(RememberingLoader._kept) == 2
+
+
+def test_an_override_that_was_parsed_before_can_be_changed_and_random_ones_stay_random() -> None:
+    parser = OverridesParser.create()
+    first, again = (parser.parse_override("a=[1,{b: 'c'}]") for _ in range(2))
+    assert first == again
+    assert first.value() is not again.value()
+    shuffles = {str(parser.parse_override("a=shuffle([1,2,3,4,5,6,7,8,9])").value()) for _ in range(5)}
+    assert len(shuffles) > 1

@@ -95,7 +95,7 @@ def content(folder: Path) -> dict[str, Any]:
 
 def forge_config(run: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     """Change the config of a run (or of one checkpoint) and all the hashes over it; ``change`` may return raw bytes."""
-    config = yaml.safe_load((run / "config.yaml").read_bytes())
+    config = yaml.load((run / "config.yaml").read_bytes(), Loader=yaml.CSafeLoader)
     changed = change(config)
     data = changed if isinstance(changed, bytes) else json.dumps(config).encode()  # JSON is YAML
     checkpoints = [run] if (run / "checkpoint.json").exists() else [*run.glob("checkpoints/step_*")]
