@@ -54,6 +54,7 @@ TARGETS = {
     "a2c_cartpole": Target(475, 300_000),
     "trpo_cartpole": Target(475, 100_000),
     "recurrent_ppo_cartpole_masked": Target(450, 300_000),
+    "recurrent_ppo_cartpole_pixels": Target(400, 50_000),
     "ppo_cartpole_masked": Target(200, 300_000, fails=True),
     "ppo_acrobot": Target(-100, 300_000),
     "dqn_acrobot": Target(-100, 300_000),
