@@ -7,16 +7,14 @@ import pytest
 
 from tests import remembering
 
-_LOADER = pytest.MonkeyPatch()
-remembering.install(_LOADER)
+remembering.install()
 
 
 @pytest.fixture(scope="module")
 def plain_hydra() -> Iterator[None]:
     """Configs are composed as for users, by Hydra's own loader."""
-    _LOADER.undo()
-    yield
-    remembering.install(_LOADER)
+    with remembering.hydra_alone():
+        yield
 
 
 def pytest_collection_finish() -> None:

@@ -15,6 +15,8 @@ import copy
 import functools
 import itertools
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import resources
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -42,8 +44,22 @@ HYDRA = "hydra/config"  # the last of Hydra's own settings, which come first in 
 VALUES = (nodes.AnyNode, nodes.BooleanNode, nodes.EnumNode, nodes.FloatNode, nodes.IntegerNode, nodes.StringNode)
 
 
-def install(patch: pytest.MonkeyPatch) -> None:
+_PATCHED = pytest.MonkeyPatch()
+
+
+@contextmanager
+def hydra_alone() -> Iterator[None]:
+    """Configs are composed as for users, by Hydra's own loader."""
+    _PATCHED.undo()
+    try:
+        yield
+    finally:
+        install()
+
+
+def install() -> None:
     """Let Hydra load with :class:`RememberingLoader`, whoever starts it."""
+    patch = _PATCHED
     patch.setattr(hydra_module, "ConfigLoaderImpl", RememberingLoader)
     patch.setattr(defaults_list, "_create_interpolation_map", _interpolation_map_if_used)
     # Hydra copies the store only because it changes another attribute of its owner; what it reads it copies once more.

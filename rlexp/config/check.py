@@ -202,7 +202,7 @@ def _merge(where: str, schema: type, values: dict[str, Any]) -> DictConfig:
     try:
         changes = _changes(schema, values)
         defaults = _defaults(schema)
-        merged: DictConfig = OmegaConf.merge(defaults, changes) if changes else copy.deepcopy(defaults)  # type: ignore[assignment]
+        merged: Any = OmegaConf.merge(defaults, changes) if changes else copy.deepcopy(defaults)  # half the time
         _settle(merged, list(merged) if _interpolated(schema) else list(changes))
     except OmegaConfBaseException as error:
         key = error.full_key or _culprit(schema, values)

@@ -60,12 +60,12 @@ def register() -> None:
         OmegaConf.register_new_resolver("rlexp.task", task_name)
 
 
-def task_name(choice: str, env: Mapping[str, Any]) -> str:
+def task_name(choice: str, env: Mapping[str, Any] | None) -> str:
     """What a run's name calls its environment: env=pendulum itself, the game of env=atari, the id of env=gym."""
+    env = env or {}  # whoever removed it is told so when the config is checked
     game, env_id = env.get("game"), env.get("id")
-    if choice == "gym" and env_id:
-        return re.sub(r"[^A-Za-z0-9_.]+", "_", env_id)
-    return f"{choice}_{game}" if game else choice
+    name = env_id if choice == "gym" and env_id else f"{choice}_{game}" if game else choice
+    return re.sub(r"[^\w.]+", "_", str(name))[:80]  # the part of a folder's name, whatever they hold
 
 
 def config_folders(given: Sequence[str] = ()) -> list[Path]:

@@ -69,7 +69,7 @@ TARGETS = {
     "ppo_pong": Target(0, 2_400_000),
     "dqn_pong": Target(18, 700_000),
     "ppo_breakout_small": Target(5, 400_000),
-    "ppo_road_runner_small": Target(500, 300_000),
+    "ppo_road_runner_small": Target(3_000, 300_000),
     "tqc_pendulum": Target(-200, 20_000),
     "redq_pendulum": Target(-200, 20_000),
     "crossq_pendulum": Target(-200, 20_000),

@@ -12,6 +12,7 @@ import yaml
 from rlexp.config.check import GROUPS, build, check_config
 from rlexp.config.component import REGISTRY, target_of
 from rlexp.config.compose import CHOICE_GROUPS, SWEEP_GROUPS, choices, compose, compose_group, register
+from rlexp.errors import RlexpError
 from rlexp.runner import Runner
 
 register()
@@ -103,7 +104,20 @@ def test_two_runs_started_in_the_same_second_have_different_names(monkeypatch: p
         (["algo=ppo", "env=atari", "env.game=breakout"], "ppo-atari_breakout-0-"),
         (["algo=ppo", "env=gym", "env.id=ALE/Pong-v5"], "ppo-ALE_Pong_v5-0-"),
         (["algo=ppo", "env=gym", "env.id=my.package:Own-v0"], "ppo-my.package_Own_v0-0-"),
+        (["algo=ppo", "env=gym", "env.id=" + 300 * "a"], "ppo-" + 80 * "a" + "-0-"),
     ],
 )
 def test_a_run_is_named_after_what_it_learns(overrides: list[str], begin: str) -> None:
     assert compose(overrides)["name"].startswith(begin)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["env=atari", "env.game=ms/pacman"], "Did you mean ms_pacman"),
+        (["~env"], "env must be a component"),
+    ],
+)
+def test_a_mistake_in_the_environment_is_not_blamed_on_the_name(overrides: list[str], message: str) -> None:
+    with pytest.raises(RlexpError, match=message):
+        Runner(compose(["algo=ppo", *overrides]))

@@ -8,8 +8,6 @@ from dataclasses import make_dataclass
 from pathlib import Path
 
 import pytest
-from hydra._internal import hydra as hydra_module
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -17,7 +15,7 @@ from omegaconf import Node, OmegaConf, ValueNode
 
 from rlexp.config.compose import compose, register, typed
 from rlexp.errors import ConfigError
-from tests.remembering import RememberingLoader, RememberingRepository
+from tests.remembering import RememberingLoader, RememberingRepository, hydra_alone
 
 register()
 
@@ -48,18 +46,18 @@ CASES = [
 
 
 @pytest.mark.parametrize("overrides", CASES)
-def test_what_is_remembered_is_what_hydra_composes_anew(overrides: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_remembered_is_what_hydra_composes_anew(overrides: list[str]) -> None:
     first, again = typed(overrides), typed(overrides)
     assert len(RememberingLoader._kept) == 2  # this one, and Hydra's own settings
     hydra = HydraConfig.instance().cfg
-    monkeypatch.setattr(hydra_module, "ConfigLoaderImpl", ConfigLoaderImpl)
-    anew = typed(overrides)
-    for config in (first, again):
-        assert OmegaConf.to_container(config) == OmegaConf.to_container(anew)
-        assert {key: OmegaConf.get_type(config, key) for key in anew} == {
-            key: OmegaConf.get_type(anew, key) for key in anew
-        }
-    assert OmegaConf.to_container(hydra) == OmegaConf.to_container(HydraConfig.instance().cfg)
+    with hydra_alone():
+        anew = typed(overrides)
+        for config in (first, again):
+            assert OmegaConf.to_container(config) == OmegaConf.to_container(anew)
+            assert {key: OmegaConf.get_type(config, key) for key in anew} == {
+                key: OmegaConf.get_type(anew, key) for key in anew
+            }
+        assert OmegaConf.to_container(hydra) == OmegaConf.to_container(HydraConfig.instance().cfg)
 
 
 def nodes_of(node: Node) -> Iterator[Node]:

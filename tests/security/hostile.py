@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from rlexp import Agent, cli
 from rlexp.datasets.replay import read_memory
 from rlexp.errors import RlexpError
+from rlexp.files import parse_config
 from tests.damage import forge_sums
 
 SECRET = "canary-7f3a9c"  # in the environment and in files that no message may repeat
@@ -95,7 +95,7 @@ def content(folder: Path) -> dict[str, Any]:
 
 def forge_config(run: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     """Change the config of a run (or of one checkpoint) and all the hashes over it; ``change`` may return raw bytes."""
-    config = yaml.load((run / "config.yaml").read_bytes(), Loader=yaml.CSafeLoader)
+    config = parse_config((run / "config.yaml").read_bytes())
     changed = change(config)
     data = changed if isinstance(changed, bytes) else json.dumps(config).encode()  # JSON is YAML
     checkpoints = [run] if (run / "checkpoint.json").exists() else [*run.glob("checkpoints/step_*")]
