@@ -83,7 +83,7 @@ def collect(
     """Add completed runs to the manifests in ``folder``; a run takes the place of one with the same preset and seed."""
     changed: dict[str, Manifest] = {}
     for place in runs:
-        about, run = read_run(place)
+        about, run = read_run(place, config_folders)
         name = about["preset"]
         if name not in changed:
             path = folder / FOLDER / f"{name}.json"
@@ -98,7 +98,7 @@ def collect(
     return list(changed.values())
 
 
-def read_run(path: Path) -> tuple[Manifest, Run]:
+def read_run(path: Path, config_folders: Sequence[str] = ()) -> tuple[Manifest, Run]:
     """A manifest without runs, and what it will keep of the run in ``path``; RunError if that is not completed."""
     run_dir = RunDir.open(path)
     state, info, config, summary = run_dir.state(), run_dir.info, run_dir.config, run_dir.summary()
@@ -112,13 +112,16 @@ def read_run(path: Path) -> tuple[Manifest, Run]:
     clock = "updates" if unit == "updates" else "env_steps"
     algo = snake_case(str(config["algo"]["_target_"]).rpartition(".")[2])
     git, decisions = info["git"].get("rlexp") or {}, info["decisions"]
-    resumed = [word for each in info["resumes"] for word in each.get("command", [])[3:]]
+    resumed = changes([word for each in info["resumes"] for word in each.get("command", [])[3:]])
+    begun = changes(info["command"][1:])
+    if begun and not resumed and is_preset(preset, config, config_folders):
+        begun = []  # what had to be typed has become the preset
     about = {"format": FORMAT, "preset": preset, "algo": algo, "env": summary["env"], "figure": figure, "unit": unit,
              "random": None, "data": None, "runs": []}  # fmt: skip
     run = {
         "seed": summary["seed"],
         "command": typed(info),
-        "changes": changes([*info["command"][1:], *resumed]),
+        "changes": [*begun, *resumed],
         "config_sha256": config_hash(config),
         "created": info["created"],
         "commit": git.get("commit"),
@@ -141,6 +144,16 @@ def read_run(path: Path) -> tuple[Manifest, Run]:
     if not run["curve"] or figure not in (run["eval"] or {}):
         raise RunError(f"{short_path(path)} was not evaluated by its {figure}, so there is nothing to keep.")
     return about, run
+
+
+def is_preset(name: str, config: Mapping[str, Any], config_folders: Sequence[str] = ()) -> bool:
+    """Whether a run's settings are just those of the preset as it is now."""
+    from rlexp.config.compose import compose
+
+    try:
+        return config_hash(compose([f"zoo={name}"], config_folders)) == config_hash(config)
+    except RlexpError:  # there is no such preset any more
+        return False
 
 
 def typed(info: Mapping[str, Any]) -> str:

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from rlexp.zoo.manifest import typed
+from rlexp.config.compose import compose
+from rlexp.zoo.manifest import is_preset, typed
 from rlexp.zoo.page import origins
 from rlexp.zoo.results import Result
 
@@ -23,3 +24,10 @@ def test_what_was_changed_on_the_way_is_told_apart_from_the_beginning() -> None:
     run = RUN | {"command": extended, "changes": ["trainer.total_steps=3_000_000"]}
     page = "\n".join(origins([Result({"preset": "ppo_pong", "runs": [run]})]))
     assert "`rlexp zoo=ppo_pong seed=S threads=1; rlexp resume RUN trainer.total_steps=3_000_000`" in page
+
+
+def test_settings_that_were_typed_and_became_the_preset_are_told_from_others() -> None:
+    same = compose(["zoo=ppo_pong", "env.num_envs=16", "algo.clip_range=0.2", "seed=4", "name=mine", "threads=1"])
+    assert is_preset("ppo_pong", same)
+    assert not is_preset("ppo_pong", compose(["zoo=ppo_pong", "algo.clip_range=0.1"]))
+    assert not is_preset("no_such_preset", same)
