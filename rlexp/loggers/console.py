@@ -79,7 +79,9 @@ class Progress:
             self.best = value if self.best is None else max(self.best, value)
 
     def eta(self, rate: float | None) -> str | None:
-        """The time left at ``rate``."""
+        """The time left at ``rate``; unknown while the memory is being filled, as steps without updates are quick."""
+        if self.unit == "steps" and self.results.get("updates") == 0:
+            return None
         return duration((self.total - self.done) / rate) if rate and self.total > self.done else None
 
 

@@ -77,6 +77,15 @@ def test_a_plain_line_shows_what_the_row_has(plain):
     assert lines(plain)[1:] == ["step  5,000/50,000  10%  eval -3.00  success 25%", "step 49,999/50,000  99%"]
 
 
+def test_no_end_is_foretold_before_updates_begin(plain):
+    plain.log({"env_steps": 1_000, "updates": 0, "time/steps_per_second": 1_000.0})
+    plain.log({"env_steps": 2_000, "updates": 1_000, "time/steps_per_second": 100.0})
+    assert lines(plain)[1:] == [
+        "step  1,000/50,000   2%  1,000 steps/s",
+        "step  2,000/50,000   4%  100 steps/s  eta 8:00",
+    ]
+
+
 def test_offline_runs_are_counted_in_updates(make_info):
     console = Console("plain", file=io.StringIO())
     console.start(make_info(), device="cpu", loop="offline", total=2_000, unit="updates")
