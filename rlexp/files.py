@@ -162,7 +162,7 @@ def _parsed(data: bytes) -> dict[str, Any]:
         config = _load_yaml(data)
     except RecursionError:
         raise ValueError("is nested too deeply") from None
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:  # the latter from such as `!!bool x`
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:  # the last two of `!!bool x`
         raise ValueError(f"is not plain YAML ({' '.join(str(error).split())})") from None
     if not isinstance(config, dict):
         raise ValueError("does not hold a mapping")

@@ -14,10 +14,7 @@ CORES_VARIABLE = "RLEXP_CORES"  # a process is to make do with so many: a job th
 _HEADROOM = 0.9  # networks, environments and the interpreter need the rest
 _CGROUP = Path("/sys/fs/cgroup")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-_KEPT_BLOCKS = (
-    1 << 28,
-    1 << 25,
-)  # bytes: freed blocks below are kept for the next ones; glibc before 2.35 takes the second
+_KEPT_BLOCKS = 1 << 28, 1 << 25  # bytes: freed blocks below are kept; glibc before 2.35 takes the second
 _KEPT_HEAP = 1 << 29  # bytes of free memory at the end of the heap that are kept
 _MALLOC_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 

@@ -202,7 +202,8 @@ def _merge(where: str, schema: type, values: dict[str, Any]) -> DictConfig:
     try:
         changes = _changes(schema, values)
         defaults = _defaults(schema)
-        merged: Any = OmegaConf.merge(defaults, changes) if changes else copy.deepcopy(defaults)  # half the time
+        # Merging nothing takes twice as long as copying.
+        merged: Any = OmegaConf.merge(defaults, changes) if changes else copy.deepcopy(defaults)
         _settle(merged, list(merged) if _interpolated(schema) else list(changes))
     except OmegaConfBaseException as error:
         key = error.full_key or _culprit(schema, values)

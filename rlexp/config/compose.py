@@ -29,13 +29,8 @@ CONFIG_MODULE = "rlexp.conf"
 CONFIG_DIR_VARIABLE = "RLEXP_CONFIG_DIR"  # a folder of the user's own YAML, added to the search path
 SWEEP_GROUPS = ("sweep", "search", "launcher")  # how several runs are made; no part of any of them
 CHOICE_GROUPS = (*GROUPS, "logger", "zoo", *SWEEP_GROUPS)  # in the order `rlexp list` shows them
-COMPOSITION_ERRORS = (
-    HydraException,
-    OmegaConfBaseException,
-    YAMLError,
-    AssertionError,
-    ValueError,
-)  # all of Hydra
+# What Hydra raises where a composition is wrong.
+COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, AssertionError, ValueError)
 COMPONENT_PACKAGES = (
     "algos",
     "buffers",
