@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlexp.loggers.format import duration
+from rlexp.zoo.manifest import changes
 from rlexp.zoo.results import Result, median_to_target
 from rlexp.zoo.statistics import iqm, stratified_interval
 
@@ -151,9 +152,7 @@ def origins(results: Sequence[Result]) -> list[str]:
     rows = []
     for result in results:
         first, *resumes = result.runs[0]["command"].split("; ")
-        later = [word for each in resumes for word in each.split()[3:]]
-        changes = [word for word in result.changes if word not in later]
-        command = " ".join(["rlexp", f"zoo={result.preset}", "seed=S", *_threads(first), *changes])
+        command = " ".join(["rlexp", f"zoo={result.preset}", "seed=S", *_threads(first), *changes(first.split()[1:])])
         command = "; ".join([command, *resumes])
         commits = _each((run["commit"] or UNKNOWN)[:10] + ("+" if run["dirty"] else "") for run in result.runs)
         hashes = _each((run["config_sha256"] or UNKNOWN)[:10] for run in result.runs)

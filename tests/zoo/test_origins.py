@@ -26,6 +26,12 @@ def test_what_was_changed_on_the_way_is_told_apart_from_the_beginning() -> None:
     assert "`rlexp zoo=ppo_pong seed=S threads=1; rlexp resume RUN trainer.total_steps=3_000_000`" in page
 
 
+def test_the_page_shows_what_was_typed_at_that_commit_even_if_it_became_the_preset() -> None:
+    run = RUN | {"command": "rlexp zoo=ppo_pong seed=0 algo.clip_range=0.2 threads=1", "changes": []}
+    page = "\n".join(origins([Result({"preset": "ppo_pong", "runs": [run]})]))
+    assert "`rlexp zoo=ppo_pong seed=S threads=1 algo.clip_range=0.2`" in page
+
+
 def test_settings_that_were_typed_and_became_the_preset_are_told_from_others() -> None:
     same = compose(["zoo=ppo_pong", "env.num_envs=16", "algo.clip_range=0.2", "seed=4", "name=mine", "threads=1"])
     assert is_preset("ppo_pong", same)
