@@ -65,14 +65,14 @@ WORKLOADS = (
     Workload(
         "ppo_pong",
         "PPO Atari Pong, 8 envs × 128, minibatch 256, 4 epochs",
-        ("zoo=ppo_breakout", "env.game=pong"),  # RL Zoo's settings, which are those of all its games
+        ("zoo=ppo_atari", "env.game=pong"),
         peer="sb3",
         least=2,
     ),
     Workload(
         "dqn_pong",
         "DQN Atari Pong, batch 32, one update for four steps",
-        ("zoo=dqn_breakout", "env.game=pong", "trainer.learning_starts=1000", "buffer.capacity=10000"),
+        ("zoo=dqn_atari", "env.game=pong", "trainer.learning_starts=1000", "buffer.capacity=10000"),
         peer="sb3",
         least=2,
     ),
