@@ -7,7 +7,7 @@ sides run the same thing by construction.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlexp.bench.worker import FOREVER
@@ -46,6 +46,11 @@ SB3_DETERMINISTIC = (  # Stable-Baselines3's defaults for DDPG and TD3: wider ne
 )
 
 
+def after_decay(epsilon: float) -> tuple[str, str]:
+    """Steady state is what follows the decay of ε: both sides begin there."""
+    return f"algo.schedules.epsilon.start={epsilon}", f"algo.schedules.epsilon.end={epsilon}"
+
+
 def small(algo: str, title: str, overrides: tuple[str, ...] = ()) -> Workload:
     """With networks of 64, which cost less than what surrounds them; at SB3's widths matrix products are the limit."""
     title = f"{title} Pendulum, networks of 64, batch 256, one update per step"
@@ -53,7 +58,13 @@ def small(algo: str, title: str, overrides: tuple[str, ...] = ()) -> Workload:
     return Workload(f"{algo}_pendulum_small", title, given, "sb3", least=2.5, aim=3)
 
 
-WORKLOADS = (
+def in_bfloat16(work: Workload) -> Workload:
+    """The same with updates in bfloat16, which the peers do not have: for where matrix products are the limit."""
+    overrides = (*work.overrides, "precision=bfloat16")
+    return replace(work, name=f"{work.name}_bf16", title=f"{work.title}, in bfloat16", overrides=overrides)
+
+
+FULL_PRECISION = (
     Workload(
         "ppo_cartpole",
         "PPO CartPole, 8 envs × 256, minibatch 64, 10 epochs",
@@ -72,7 +83,7 @@ WORKLOADS = (
     Workload(
         "dqn_pong",
         "DQN Atari Pong, batch 32, one update for four steps",
-        ("zoo=dqn_atari", "env.game=pong", "trainer.learning_starts=1000", "buffer.capacity=10000"),
+        ("zoo=dqn_atari", "env.game=pong", "trainer.learning_starts=1000", "buffer.capacity=10000", *after_decay(0.01)),
         peer="sb3",
         least=2,
     ),
@@ -100,9 +111,7 @@ WORKLOADS = (
             "env=cartpole",
             "trainer.learning_starts=100",
             "algo.target_interval=2500",
-            # Steady state is what follows the decay of ε: both sides begin there.
-            "algo.schedules.epsilon.start=0.05",
-            "algo.schedules.epsilon.end=0.05",
+            *after_decay(0.05),
         ),
         peer="sb3",
         least=4,
@@ -116,8 +125,7 @@ WORKLOADS = (
             "env=cartpole",
             "trainer.learning_starts=100",
             "algo.target_interval=2500",
-            "algo.schedules.epsilon.start=0.05",
-            "algo.schedules.epsilon.end=0.05",
+            *after_decay(0.05),
         ),
         peer="sb3",
         least=4,
@@ -200,6 +208,10 @@ WORKLOADS = (
         "rebrac", "ReBRAC", ("algo=rebrac", "model.hidden=[256,256,256]", "trainer.batch_size=256"), least=2, aim=3
     ),
 )
+
+
+IN_BFLOAT16 = ("ppo_pong", "dqn_pong", "ddpg_pendulum", "td3_pendulum", "crossq_pendulum", "sac_pendulum")
+WORKLOADS = (*FULL_PRECISION, *(in_bfloat16(work) for work in FULL_PRECISION if work.name in IN_BFLOAT16))
 
 
 def select(names: Sequence[str] | None) -> list[Workload]:

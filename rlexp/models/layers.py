@@ -141,8 +141,39 @@ class ResidualBlock(nn.Module):
         return x + linear(inner, self.contract.weight, self.contract.bias)
 
 
+Linear = Callable[[Tensor, Tensor, Tensor], Tensor]  # input, weight and bias to output
+
+NARROW = 32  # so few inputs are multiplied in full precision also under autocast
+
+
+def in_full_precision(linear: Linear) -> Linear:
+    """The same product in float32, whatever autocast says: for what a network sees and says.
+
+    Rounded to 8 bits, observations and values would blur; and products this small gain nothing from it.
+    """
+
+    def run(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        kind = x.device.type
+        if not torch.is_autocast_enabled(kind):
+            return linear(x, weight, bias)
+        with torch.autocast(kind, enabled=False):
+            return linear(x.float(), weight, bias)
+
+    return run
+
+
 def _batched_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.baddbmm(bias, x, weight)
+
+
+def _first_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The product of the first member of an ensemble."""
+    return torch.addmm(bias[0, 0], x, weight[0])
+
+
+@in_full_precision
+def _first_head(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return functional.linear(x, weight[0], bias[0, 0])
 
 
 def _batched_head(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -224,8 +255,12 @@ class MLP(nn.Module):
         self._noise_sizes = [] if noisy is None else [sum(layer.weight.shape) for layer in layers]
         self.noise_size = sum(self._noise_sizes)
         self._activation = ACTIVATIONS[activation]
-        self._linear: Callable[..., Tensor] = functional.linear if ensemble is None else _batched_linear
-        self._output: Callable[..., Tensor] = functional.linear if ensemble is None else _batched_head
+        self._linear: Linear = functional.linear if ensemble is None else _batched_linear
+        # Products of the first hidden layer, the same of the first member of an ensemble, and of the head.
+        self._entry, self._first_entry = (
+            in_full_precision(product) if inputs < NARROW else product for product in (self._linear, _first_linear)
+        )
+        self._output = in_full_precision(functional.linear if ensemble is None else _batched_head)
         self._layer_norm: Callable[..., Tensor] = functional.layer_norm if ensemble is None else _batched_layer_norm
         # The same parameters as plain tuples: calling nn.Linear modules and looking up their attributes takes a third
         # of the time of a small network. Modules move to another device and copy deeply with these intact.
@@ -241,8 +276,10 @@ class MLP(nn.Module):
         if not self._plain:
             return self._regularized(x, noise, train)
         hidden, head = (self._hidden, self._head) if noise is None else self._perturbed(noise)
+        linear = self._entry
         for weight, bias, norm_weight, norm_bias in hidden:
-            x = self._linear(x, weight, bias)
+            x = linear(x, weight, bias)
+            linear = self._linear
             if norm_weight is None:
                 x = self._activation(x)
             elif self.norm is Norm.layer:
@@ -260,8 +297,10 @@ class MLP(nn.Module):
         assert self._head is not None
         if not self._plain:
             return self.forward(x)[0]
+        linear = self._first_entry
         for weight, bias, norm_weight, norm_bias in self._hidden:
-            x = torch.addmm(bias[0, 0], x, weight[0])
+            x = linear(x, weight, bias)
+            linear = _first_linear
             if norm_weight is None:
                 x = self._activation(x)
                 continue
@@ -271,22 +310,23 @@ class MLP(nn.Module):
                 x = self._activation(functional.layer_norm(x, *norm))
             else:
                 x = functional.layer_norm(self._activation(x), *norm)
-        weight, bias = self._head
-        return functional.linear(x, weight[0], bias[0, 0])
+        return _first_head(x, *self._head)
 
     def _regularized(self, x: Tensor, noise: Tensor | None, train: bool) -> Tensor:
         """The same with what only some networks have: residual blocks, BatchRenorm, dropout."""
         hidden, head = (self._hidden, self._head) if noise is None else self._perturbed(noise)
         if self.blocks is not None:
-            x = self._linear(x, *hidden[0][:2])
+            x = self._entry(x, hidden[0][0], hidden[0][1])
             for block in self.blocks:
                 x = block(x, self._linear, self._activation)
             x = self.last_norm(x)  # type: ignore[misc]
             return x if head is None else self._output(x, *head)
+        linear = self._entry
         for i, (weight, bias, norm_weight, norm_bias) in enumerate(hidden):
             if self.renorms is not None:
                 x = self.renorms[i](x, train)
-            x = self._linear(x, weight, bias)
+            x = linear(x, weight, bias)
+            linear = self._linear
             if self.dropouts is not None:
                 x = self.dropouts[i](x)
             if self.norm is Norm.layer:
