@@ -230,11 +230,12 @@ class Runner:
             check_fits(2 * rows * each, f"trainer.batch_size={rows}")
 
     def _say_memory(self, console: Console) -> None:
+        """How large the replay memory gets: pages that are never written to take no memory."""
         if isinstance(self.buffer, ReplayBuffer) and self.trainer.loop != "offline":
-            each, count = self.buffer.bytes_per_transition(self.spec), self.buffer.capacity
-            console.note(
-                f"Replay memory: {count:,} transitions of {each} bytes, {each * count / 1e6:,.1f} MB when full."
-            )
+            each, capacity = self.buffer.bytes_per_transition(self.spec), self.buffer.capacity
+            count = min(capacity, self.trainer.total_steps)
+            when = "when full" if count == capacity else f"at the end of this run (room for {capacity:,})"
+            console.note(f"Replay memory: {count:,} transitions of {each} bytes, {each * count / 1e6:,.1f} MB {when}.")
 
     def _warn_of_hidden_goal(self, console: Console) -> None:
         """Say so where the networks would not know what was achieved."""

@@ -7,15 +7,16 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import yaml
 
 from rlexp.config.check import build
 from rlexp.config.compose import choices, compose, for_hydra, register
 from rlexp.sweeps import OptunaSearch
 from rlexp.sweeps.planning import Plan
 from rlexp.zoo.manifest import read as read_manifest
+from rlexp.zoo.presets import read_presets
 from rlexp.zoo.results import Result
 from rlexp.zoo.results import load as load_results
+from rlexp.zoo.targets import TARGETS
 from tests.documented import LONG, name_of
 
 ROOT = Path(__file__).parents[1]
@@ -153,8 +154,8 @@ def test_every_preset_with_a_promise_has_a_result() -> None:
 
 
 def test_a_page_says_that_its_algorithm_was_measured_where_it_was() -> None:
-    texts = [(ROOT / "conf" / "zoo" / f"{result.preset}.yaml").read_text() for result in load_results(BENCHMARKS)]
-    measured = {found[1] for text in texts if (found := re.search(r"override /algo: (\w+)", text))}
+    presets = read_presets([])
+    measured = {presets[result.preset].algo for result in load_results(BENCHMARKS)}
     pages = {path.stem: path.read_text() for path in (ROOT / "docs" / "algorithms").glob("*.md")}
     assert {name for name, text in pages.items() if "Measured: [benchmarks]" in text} == measured
 
@@ -177,7 +178,8 @@ def test_what_a_preset_promises_is_of_its_own_budget_and_was_measured(path: Path
     assert found is not None
     least = float(found[1].replace("−", "-"))
     budget = float(found[2].replace(",", "")) * {None: 1, "k": 1_000, "M": 1_000_000}[found[3]]
-    assert yaml.safe_load(path.read_text())["trainer"][f"total_{found[4]}"] == budget  # composed by tests/config
+    assert read_presets([])[path.stem].budget == (budget, found[4])  # composed by tests/config
+    assert least == TARGETS[path.stem].least
     finals = Result(read_manifest(BENCHMARKS / "manifests" / f"{path.stem}.json")).finals
     reached = [final >= least for final in finals]
     assert (sum(reached), len(reached)) == ((int(found[5]), int(found[6])) if found[5] else (len(reached),) * 2)

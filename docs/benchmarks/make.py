@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 import statistics
 import sys
 from pathlib import Path
@@ -20,13 +19,14 @@ from rlexp.config.compose import choices, register
 from rlexp.runs import run_folders
 from rlexp.zoo import manifest, pictures
 from rlexp.zoo import page as pages
+from rlexp.zoo.listing import ANY_GAME, NOT_MEASURED
+from rlexp.zoo.presets import Preset, read_presets
 from rlexp.zoo.results import Result, digest, load
 
 HERE = Path(__file__).parent
 CLONES = HERE / "clones.json"
 PAGE = HERE / "README.md"
 TABLE = HERE.parent / "algorithms" / "README.md"
-ZOO = HERE.parents[1] / "conf" / "zoo"
 DIGEST = HERE.parents[1] / "rlexp" / "zoo" / "results.json"
 
 # Presets with the settings of Stable-Baselines3, compared with reference/<algorithm>_<environment>_<seed>.csv
@@ -218,38 +218,36 @@ LAYERS = """
 **core** is `rlexp.algos`: algorithms whose numbers are compared with independent implementations. **contrib** is
 `rlexp.contrib`: the same tests and promises, for algorithms that need more than the plain contracts (here: memory
 within an episode). **zoo** is `conf/zoo`: presets, an algorithm with an environment and
-settings, each with the return it promises or the word that it was not measured yet; `rlexp zoo=NAME` runs one, and the
-command line still overrides it. Curves, seeds, commits and wall times are in [benchmarks](../benchmarks/README.md).
+settings, each held to a target but those for any game; `rlexp zoo=NAME` runs one, and the command line still overrides
+it. Curves, seeds, commits and wall times are in [benchmarks](../benchmarks/README.md).
 """
 
 
 def algorithms(results: list[Result]) -> str:
     """The page with the table of all algorithms."""
     register()
-    presets: dict[str, list[str]] = {}
-    for path in sorted(ZOO.glob("*.yaml")):
-        algo = re.search(r"override /algo: (\w+)", path.read_text())
-        assert algo is not None, path
-        presets.setdefault(algo[1], []).append(path.stem)
+    presets: dict[str, list[Preset]] = {}
+    for preset in read_presets([]).values():
+        presets.setdefault(preset.algo, []).append(preset)
     found = {result.preset: result for result in results}
     order = ("on_policy", "replay", "offline", "mixed")
     known: dict[str, Any] = {name: REGISTRY["algo"][name] for name in choices("algo")}
     rows = []
     for name, cls in sorted(known.items(), key=lambda item: (min(map(order.index, item[1].loops)), item[0])):
         heading = (TABLE.parent / f"{name}.md").read_text().splitlines()[0].removeprefix("# ")
-        measured = [_reached(preset, found.get(preset)) for preset in presets.get(name, [])]
+        measured = [_reached(preset, found.get(preset.name)) for preset in presets.get(name, [])]
         loops = ", ".join(sorted(cls.loops, key=order.index))
         rows.append([f"[{heading}]({name}.md)", loops, ", ".join(sorted(cls.actions)), ", ".join(measured)])
     columns = ["algorithm", "loops", "actions", "presets: measured return (seeds)"]
     return "\n".join([ABOUT, *pages.table(columns, rows), LAYERS])
 
 
-def _reached(preset: str, result: Result | None) -> str:
+def _reached(preset: Preset, result: Result | None) -> str:
     if result is None:
-        return f"`{preset}` not measured"
+        return f"`{preset.name}` {ANY_GAME if preset.any_game else NOT_MEASURED}"
     figure = f"{'success ' if result.success else ''}{result.shown(result.mean)} ({result.n})"
     failure = result.target is not None and result.target.fails
-    return f"`{preset}` " + (f"~~{figure}~~" if failure else f"**{figure}**")
+    return f"`{preset.name}` " + (f"~~{figure}~~" if failure else f"**{figure}**")
 
 
 if __name__ == "__main__":

@@ -64,7 +64,20 @@ def _missing_choice(text: str, choices: Callable[[str], dict[str, str]]) -> Conf
     source = f"{file[1]}.yaml: " if file and file[1] != "config" else ""
     listed = text.split("Config search path")[0].partition("Available options in")[2].splitlines()[1:]
     options = sorted({*(line.strip() for line in listed if line.strip()), *choices(group)})
-    return ConfigError(f"{source}{group}={name}: there is no such {group or 'config'}.{suggest(name, options)}")
+    hint = (_game_hint(name) if group.split("/")[0] == "env" else "") or suggest(name, options)
+    return ConfigError(f"{source}{group}={name}: there is no such {group or 'config'}.{hint}")
+
+
+def _game_hint(name: str) -> str:
+    """How to play the Atari game that was taken for an environment; nothing if it is none, or nobody knows."""
+    try:
+        from ale_py import roms
+    except ImportError:
+        return ""
+    games = {game.replace("_", ""): game for game in roms.get_all_rom_ids()}
+    # breakout, SpaceInvaders, ALE/Breakout-v5, PongNoFrameskip-v4
+    game = games.get(re.sub(r"(noframeskip)?-v\d+$|[_-]", "", name.lower()))
+    return f" It is an Atari game: env=atari env.game={game}" if game else ""
 
 
 def _no_yaml(error: YAMLError) -> ConfigError:

@@ -12,36 +12,38 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from rlexp.config.compose import choice_files
 from rlexp.config.messages import suggest
 from rlexp.errors import ConfigError
 from rlexp.loggers.format import duration, number
 from rlexp.loggers.tables import print_presets
+from rlexp.zoo.presets import Preset, read_presets
 from rlexp.zoo.targets import TARGETS
 
 FILTERS = ("preset", "algo", "env")
 NOT_MEASURED = "not measured"
-
-Preset = dict[str, Any]
+ANY_GAME = "for any game"  # nothing to measure before one is chosen
 
 
 def list_zoo(words: Sequence[str], folders: Sequence[Path]) -> int:
     """Print the presets, or those for which ``algo=ppo env=cartpole`` is true; ``*`` stands for anything."""
     wanted = dict(_filter(word) for word in words)
-    presets = [read_preset(name, path) for name, path in choice_files("zoo", folders).items()]
+    presets = list(read_presets(folders).values())
     for key, pattern in wanted.items():
-        known = list(dict.fromkeys(each for preset in presets for each in preset["names"][key]))
+        known = list(dict.fromkeys(each for preset in presets for each in _names(preset)[key]))
         if not any(fnmatchcase(each, pattern) for each in known):
             raise ConfigError(f"{key}={pattern}: no preset is like that.{suggest(pattern, sorted(known))}")
-        presets = [each for each in presets if any(fnmatchcase(name, pattern) for name in each["names"][key])]
+        presets = [each for each in presets if any(fnmatchcase(name, pattern) for name in _names(each)[key])]
     if not presets:
         print("No preset is like that.")
         return 0
     last = known_results()
-    print_presets([row(preset, last.get(preset["preset"])) for preset in presets])
+    print_presets([row(preset, last.get(preset.name)) for preset in presets])
     return 0
+
+
+def _names(preset: Preset) -> dict[str, list[str]]:
+    """What each filter compares with."""
+    return {"preset": [preset.name], "algo": [preset.algo], "env": preset.envs}
 
 
 def _filter(word: str) -> tuple[str, str]:
@@ -51,32 +53,6 @@ def _filter(word: str) -> tuple[str, str]:
     return key, value
 
 
-def read_preset(name: str, path: Path) -> Preset:
-    """Of a preset's file: algorithm, environment and budget, as far as it says so itself."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        chosen = _choices(content.get("defaults") or [])
-        env, trainer = content.get("env") or {}, content.get("trainer") or {}
-        game = env.get("game") or env.get("id")
-    except (yaml.YAMLError, AttributeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not a preset: {' '.join(str(error).split())}") from None
-    budget = next(((trainer[key], key[6:]) for key in ("total_steps", "total_updates") if trainer.get(key)), None)
-    environments = [str(each) for each in (game, chosen.get("env")) if each]
-    return {
-        "preset": name,
-        "algo": chosen.get("algo", ""),
-        "env": environments[0] if environments else "",
-        "budget": budget,
-        "names": {"preset": [name], "algo": [chosen.get("algo", "")], "env": environments},
-    }
-
-
-def _choices(defaults: Sequence[Any]) -> dict[str, str]:
-    """Group: choice, of a defaults list."""
-    entries = [item for each in defaults if isinstance(each, Mapping) for item in each.items()]
-    return {str(key).rpartition("/")[2].removeprefix("override "): str(value) for key, value in entries}
-
-
 def known_results() -> dict[str, dict[str, Any]]:
     """The digest of the last results of rlexp's own presets."""
     return json.loads((resources.files("rlexp.zoo") / "results.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
@@ -84,16 +60,16 @@ def known_results() -> dict[str, dict[str, Any]]:
 
 def row(preset: Preset, last: Mapping[str, Any] | None) -> dict[str, str]:
     """What is shown of a preset."""
-    target, budget = TARGETS.get(preset["preset"]), preset["budget"]
+    target, budget = TARGETS.get(preset.name), preset.budget
     shown = {
-        "preset": preset["preset"],
-        "algo": preset["algo"],
-        "env": preset["env"],
+        "preset": preset.name,
+        "algo": preset.algo,
+        "env": next(iter(preset.envs), ""),
         "target": "" if target is None else str(target),
         "budget": "" if budget is None else f"{_short(budget[0])} {budget[1]}",
-        "mean [95 % interval]": NOT_MEASURED,
+        "mean [95 % interval]": ANY_GAME if preset.any_game else NOT_MEASURED,
         "n": "",
-        "met": "",
+        "met by median": "",
         "time": "",
     }
     if last is not None:
@@ -101,7 +77,7 @@ def row(preset: Preset, last: Mapping[str, Any] | None) -> dict[str, str]:
         shown |= {
             "mean [95 % interval]": f"{mean} [{', '.join(spread)}]" if spread else mean,
             "n": str(last["n"]),
-            "met": _met(last),
+            "met by median": _met(last),
             "time": duration(last["wall_time_s"]),
         }
     return shown
@@ -112,7 +88,7 @@ def _figure(value: float, success: bool) -> str:
 
 
 def _met(last: Mapping[str, Any]) -> str:
-    """The median over seeds decides; where seeds differ, how many of them are as wanted."""
+    """The median over seeds decides, whatever their mean; where seeds differ, how many of them are as wanted."""
     if last["met"] is None:
         return ""
     seeds = "" if last["at_target"] == last["n"] else f" ({last['at_target']} of {last['n']})"
@@ -120,6 +96,8 @@ def _met(last: Mapping[str, Any]) -> str:
 
 
 def _short(count: Any) -> str:
+    """``401k``: three digits are enough to compare."""
     if not isinstance(count, int | float):
         return str(count)
+    count = float(f"{count:.3g}")
     return f"{count / 1e6:g}M" if count >= 1_000_000 else f"{count / 1e3:g}k" if count >= 1_000 else f"{count:g}"

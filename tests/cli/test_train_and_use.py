@@ -21,7 +21,7 @@ from PIL import Image
 from rlexp.config.compose import compose
 from rlexp.run_dir import RunDir
 from rlexp.runner import Runner
-from tests.cli.conftest import INTERVALS, PPO, Answer, Command, start
+from tests.cli.conftest import INTERVALS, PPO, QUICK, Answer, Command, start
 
 # ---- train
 
@@ -51,6 +51,19 @@ def test_a_first_run_works_and_says_where_everything_is(trained_once: tuple[Path
         "step_000000000128",
         "step_000000000256",
     ]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "said"),
+    [(100, "100 transitions of 37 bytes, 0.0 MB when full."),
+     (20_000, "160 transitions of 37 bytes, 0.0 MB at the end of this run (room for 20,000).")],
+)  # fmt: skip
+def test_the_memory_is_told_for_as_much_as_the_run_will_store(capacity: int, said: str, rlexp: Command) -> None:
+    few = {"total_steps": 160, "learning_starts": 80, "batch_size": 8, "eval_episodes": 0}
+    trainer = [f"trainer.{key}={value}" for key, value in few.items()]
+    answer = rlexp("algo=dqn", "env=cartpole", f"buffer.capacity={capacity}", *trainer, *QUICK)
+    assert answer.code == 0, answer.err
+    assert f"Replay memory: {said}" in answer.out
 
 
 def test_the_saved_config_has_plain_values_only(trained_once: tuple[Path, Answer]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ MISTAKES = {
     "env=cartpol": "env=cartpol: there is no such env. Did you mean cartpole",
     "logger=[tensorboard,wand]": "logger=wand: there is no such logger. Did you mean wandb?",
     "zoo=ppo_cartpol": "zoo=ppo_cartpol: there is no such zoo. Did you mean ppo_cartpole",
+    "env=mario": "env=mario: there is no such env. Did you mean atari?",
     "algo=xyzzy": "algo=xyzzy: there is no such algo. There are: a2c, ",
     # a value that cannot be
     "algo.gamma=abc": "algo.gamma must be a number, not abc.",
@@ -168,6 +170,19 @@ def test_a_file_that_refers_to_a_choice_that_is_not_there_names_both(
     monkeypatch.setenv("RLEXP_CONFIG_DIR", str(tmp_path))
     with pytest.raises(ConfigError, match=r"env=cartpol: there is no such env\. Did you mean cartpole"):
         compose(["zoo=mine"])
+
+
+@pytest.mark.parametrize("name", ["breakout", "Breakout", "ALE/Breakout-v5", "BreakoutNoFrameskip-v4"])
+def test_a_game_that_is_taken_for_an_environment_is_answered_with_how_to_play_it(name: str) -> None:
+    pytest.importorskip("ale_py")
+    with pytest.raises(ConfigError, match=r"no such env.*\. It is an Atari game: env=atari env\.game=breakout$"):
+        compose(["algo=ppo", f"env={name}"])
+
+
+def test_a_game_is_an_unknown_environment_where_atari_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(ConfigError, match=r"env=breakout: there is no such env\. There are: acrobot, "):
+        compose(["algo=ppo", "env=breakout"])
 
 
 def test_a_file_that_is_no_yaml_names_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

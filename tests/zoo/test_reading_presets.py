@@ -1,0 +1,125 @@
+"""Presets are read together with those they stand on, as Hydra composes them, and listed with what they are held to."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+
+from rlexp.config.component import snake_case
+from rlexp.config.compose import choices, compose
+from rlexp.errors import ConfigError
+from rlexp.zoo.listing import row
+from rlexp.zoo.presets import Preset, read_presets
+from rlexp.zoo.targets import TARGETS
+
+ROOT = Path(__file__).parents[2]
+PRESETS = read_presets([])
+LAST = {"mean": 378.0, "interval": [133.9, 500.0], "n": 3, "success": False, "met": True, "at_target": 2,
+        "wall_time_s": 178.0}  # fmt: skip
+
+
+def write(folder: Path, **texts: str) -> None:
+    (folder / "zoo").mkdir(exist_ok=True)
+    for name, text in texts.items():
+        (folder / "zoo" / f"{name}.yaml").write_text(f"# @package _global_\n# A preset\n{text}\n")
+
+
+def in_short(name: str, folder: Path) -> tuple[str, list[str], tuple[object, str] | None]:
+    preset = read_presets([folder])[name]
+    return preset.algo, preset.envs, preset.budget
+
+
+@pytest.mark.parametrize("name", ["ppo_qbert", "ppo_breakout", "ppo_pong", "dqn_pong", "crr_pendulum"])
+def test_what_is_read_of_a_preset_is_what_is_composed(name: str) -> None:
+    config, preset = compose([f"zoo={name}"]), PRESETS[name]
+    assert snake_case(config["algo"]["_target_"].rpartition(".")[2]) == preset.algo
+    assert preset.budget is not None
+    assert config["trainer"][f"total_{preset.budget[1]}"] == preset.budget[0]
+    for part in ("env", "trainer"):
+        read = preset.settings.get(part, {})
+        assert {key: config[part][key] for key in read} == read
+
+
+def test_own_settings_and_choices_are_above_those_of_the_base(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        low="defaults: [override /algo: ppo, override /env: acrobot, _self_]\ntrainer: {total_steps: 5}",
+        mid="defaults: [low, override /env: cartpole]\ntrainer: {total_steps: 7_000}",
+        top="defaults: [/zoo/mid, _self_]\nenv: {num_envs: 2}",
+        below="defaults: [_self_, low]\ntrainer: {total_steps: 9}",
+    )
+    assert in_short("top", tmp_path) == ("ppo", ["cartpole"], (7_000, "steps"))
+    assert in_short("below", tmp_path) == ("ppo", ["acrobot"], (5, "steps"))  # _self_ first: the base has the last word
+    composed = compose(["zoo=top"], [str(tmp_path)])
+    assert (composed["env"]["id"], composed["trainer"]["total_steps"]) == ("CartPole-v1", 7_000)
+    assert compose(["zoo=below", "trainer.rollout_steps=1"], [str(tmp_path)])["trainer"]["total_steps"] == 5
+    write(tmp_path, own="defaults: [ppo_atari_small, _self_]\nenv: {game: boxing}")  # on one of rlexp's
+    assert in_short("own", tmp_path) == ("ppo", ["boxing", "atari"], (200_704, "steps"))
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({"a": "defaults: [ppo_atari_smal, _self_]"}, "zoo/a.yaml stands on the preset ppo_atari_smal, which does not "
+                                                      "exist. Did you mean ppo_atari_small"),
+        ({"a": "defaults: [xyzzy]"}, "the preset xyzzy, which does not exist. rlexp list zoo shows those there are."),
+        ({"a": "defaults: [b]", "b": "defaults: [a]"}, "zoo/b.yaml: presets stand on each other: a on b on a."),
+        ({"a": "defaults: [a, _self_]"}, "presets stand on each other: a on a."),
+        ({"a": "defaults: b"}, "zoo/a.yaml: defaults must be a list, not 'b'."),
+        ({"a": "trainer: 3"}, "zoo/a.yaml: trainer must be settings, not 3."),
+        ({"a": "- 1"}, "zoo/a.yaml holds no settings, but [1]."),
+        ({"a": "env: ["}, "zoo/a.yaml is no YAML: "),
+    ],
+)  # fmt: skip
+def test_what_a_preset_cannot_stand_on_is_told(texts: dict[str, str], message: str, tmp_path: Path) -> None:
+    write(tmp_path, **texts)
+    with pytest.raises(ConfigError) as caught:
+        read_presets([tmp_path])
+    assert message in str(caught.value)
+
+
+def test_every_preset_has_a_target_or_is_for_any_game() -> None:
+    assert set(PRESETS) == set(choices("zoo", []))
+    assert {name for name, preset in PRESETS.items() if not preset.any_game} == set(TARGETS)
+    for name, target in TARGETS.items():
+        budget = PRESETS[name].budget
+        assert budget is not None
+        assert budget[1] == target.unit
+        assert budget[0] <= target.budget * 1.02, name
+
+
+def test_presets_beside_stable_baselines3_are_held_to_the_least_of_its_seeds() -> None:
+    finals: dict[str, list[float]] = {}
+    for path in (ROOT / "docs" / "benchmarks" / "reference").glob("*.csv"):
+        algo, env, _ = path.stem.split("_")
+        with path.open() as file:
+            final = float(list(csv.DictReader(file))[-1]["return_mean"])
+        finals.setdefault(f"{algo}_{snake_case(env.removesuffix('-v5'))}", []).append(final)
+    assert len(finals) == 6
+    for preset, each in finals.items():
+        assert TARGETS[preset].least == math.floor(min(each)), preset
+
+
+def test_the_list_says_what_is_for_any_game_and_what_was_not_measured() -> None:
+    shown = {name: row(preset, None) for name, preset in PRESETS.items()}
+    template, game = shown["ppo_atari_small"], shown["ppo_qbert"]
+    assert (template["env"], template["target"], template["mean [95 % interval]"]) == ("atari", "", "for any game")
+    assert (game["algo"], game["env"], game["target"], game["budget"]) == ("ppo", "qbert", "≥ 400", "201k steps")
+    assert game["mean [95 % interval]"] == "not measured"
+
+
+def test_the_list_says_that_the_median_decides_where_the_mean_says_otherwise() -> None:
+    shown = row(PRESETS["discrete_sac_cartpole"], LAST)
+    assert (shown["mean [95 % interval]"], shown["met by median"]) == ("378.0 [133.9, 500.0]", "yes (2 of 3)")
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"),
+    [(401_408, "401k"), (2_400_256, "2.4M"), (10_000_000, "10M"), (50_176, "50.2k"), (999_999, "1M"), (128, "128")],
+)
+def test_budgets_have_three_digits(steps: int, text: str) -> None:
+    preset = Preset("mine", {}, {"trainer": {"total_steps": steps}}, any_game=False)
+    assert row(preset, None)["budget"] == f"{text} steps"
