@@ -29,7 +29,7 @@ def byte_scale(leaf: Leaf) -> float | None:
     return leaf.high if leaf.high else 255.0
 
 
-def _channels_last(x: Tensor) -> Tensor:
+def channels_last(x: Tensor) -> Tensor:
     """[B, C, H, W] to [B, H, W, C], contiguous.
 
     Eagerly, stacking is twice as fast as .contiguous(); the compiler writes vector code for the transpose of a matrix.
@@ -84,7 +84,7 @@ class CNN(nn.Module):
             x = x.movedim(-1, -3)
         x = x.reshape(-1, self.channels, self.height, self.width)
         on_cpu = x.device.type == "cpu"  # where convolutions want the channels last
-        x = self.scaled(_channels_last(x)).movedim(-1, 1) if on_cpu else self.scaled(x)
+        x = self.scaled(channels_last(x)).movedim(-1, 1) if on_cpu else self.scaled(x)
         return self.features(x).view(*batch, self.out)
 
     def scaled(self, x: Tensor) -> Tensor:

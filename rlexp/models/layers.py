@@ -141,7 +141,7 @@ class ResidualBlock(nn.Module):
         return x + linear(inner, self.contract.weight, self.contract.bias)
 
 
-Linear = Callable[[Tensor, Tensor, Tensor], Tensor]  # input, weight and bias to output
+Linear = Callable[..., Tensor]  # of input, weight and bias
 
 NARROW = 32  # so few inputs are multiplied in full precision also under autocast
 
@@ -256,10 +256,9 @@ class MLP(nn.Module):
         self.noise_size = sum(self._noise_sizes)
         self._activation = ACTIVATIONS[activation]
         self._linear: Linear = functional.linear if ensemble is None else _batched_linear
-        # Products of the first hidden layer, the same of the first member of an ensemble, and of the head.
-        self._entry, self._first_entry = (
-            in_full_precision(product) if inputs < NARROW else product for product in (self._linear, _first_linear)
-        )
+        entry: Callable[[Linear], Linear] = in_full_precision if inputs < NARROW else lambda product: product
+        self._entry = entry(self._linear)  # of the first hidden layer
+        self._first_entry = entry(_first_linear)  # the same of the first member of an ensemble
         self._output = in_full_precision(functional.linear if ensemble is None else _batched_head)
         self._layer_norm: Callable[..., Tensor] = functional.layer_norm if ensemble is None else _batched_layer_norm
         # The same parameters as plain tuples: calling nn.Linear modules and looking up their attributes takes a third
