@@ -1,16 +1,23 @@
 """Renders README.md from the JSON that `rlexp bench … -o docs/speed/….json` wrote. No figure here is typed by hand.
 
-python docs/speed/make.py
+python docs/speed/make.py                       renders
+python docs/speed/make.py collect RUNS…         first adds runs of presets with precision=bfloat16 to bfloat16/
 """
 
 from __future__ import annotations
 
 import json
+import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
+from rlexp.runs import run_folders
+from rlexp.zoo import manifest
+
 HERE = Path(__file__).parent
 PAGE = HERE / "README.md"
+BFLOAT16, BENCHMARKS = HERE / "bfloat16", HERE.parent / "benchmarks"  # results of presets in either precision
 PARTS = ("speed", "solve", "startup", "scaling", "profile")
 
 INTRO = """\
@@ -52,6 +59,8 @@ def render(found: dict[str, dict[str, Any]]) -> str:
     for part, write in (("speed", speed), ("solve", solve), ("startup", startup), ("scaling", scaling)):
         if part in found:
             sections.append(write(found[part]))
+        if part == "speed":
+            sections.append(precision())
     if "profile" in found:
         sections.append(profile(found["profile"]))
     return "\n".join(sections)
@@ -101,6 +110,35 @@ def speed(document: dict[str, Any]) -> str:
         "## Steady state\n\n`rlexp bench speed --against sb3,d3rlpy`, each side at its better number of threads, "
         f"{document['length']}.\n\n{table(head, rows)}"
     )
+
+
+LOWER = """\
+## In bfloat16
+
+Where networks are as wide as in the papers, matrix products and convolutions take most of an update, and both sides
+call the same libraries for them. There `precision=bfloat16` helps, on processors that have such products (AVX512-BF16,
+AMX) and on GPUs: the products of updates read numbers of 8 bits of precision and add up in float32. Weights, moments,
+losses, first layers of up to 31 inputs and all heads stay float32, and so does acting. The rows above that say so were
+measured with it; the peers have no such setting. What it does to the results, over the same seeds:
+"""
+
+
+def precision() -> str:
+    """What presets reach in bfloat16, beside float32."""
+    rows, commits = [], set()
+    for low in manifest.load(BFLOAT16):
+        seeds = [run["seed"] for run in low["runs"]]
+        full = manifest.read(BENCHMARKS / manifest.FOLDER / f"{low['preset']}.json")
+        sides = [[run for run in each["runs"] if run["seed"] in seeds] for each in (full, low)]
+        cells = [_returns([run["eval"][low["figure"]] for run in runs]) for runs in sides]
+        rows.append([f"`rlexp zoo={low['preset']} seed=S threads=1`", ", ".join(map(str, seeds)), *cells])
+        commits |= {run["commit"][:10] for run in low["runs"]}
+    head = ["command", "seeds", "float32: mean (each)", "with `precision=bfloat16`: mean (each)"]
+    return f"{LOWER}\n{table(head, rows)}\nCommits: {', '.join(f'`{commit}`' for commit in sorted(commits))}.\n"
+
+
+def _returns(values: list[float]) -> str:
+    return f"{statistics.fmean(values):,.1f} ({', '.join(f'{value:,.1f}' for value in values)})"
 
 
 def solve(document: dict[str, Any]) -> str:
@@ -202,6 +240,8 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 if __name__ == "__main__":
     from rlexp.bench import pictures
 
+    if sys.argv[1:2] == ["collect"]:
+        manifest.collect(BFLOAT16, run_folders([Path(folder) for folder in sys.argv[2:]]), say=print)
     measured = load()
     PAGE.write_text(render(measured), encoding="utf-8")
     pictures.scaling(measured["scaling"]["results"], HERE / "scaling.png")

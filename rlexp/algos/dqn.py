@@ -134,6 +134,8 @@ class DQN(OffPolicyAlgorithm):
         numbers = 1 + self.spec.action.n if self.spec.obs.masked else 2
         shape = (numbers, len(tree_first(obs)))
         chance = None if self.noisy else torch.rand(shape, generator=generator, device=self.device)
+        if chance is not None and bool((chance[0] < self.epsilon).all()):
+            return Act(self.anyone(obs, chance))  # early on that is most steps, and the network need not be asked
         return Act(self.explore(obs, self.draw_weights(generator), chance))
 
     @acting
@@ -143,11 +145,12 @@ class DQN(OffPolicyAlgorithm):
         Where some are impossible it is [1 + A, N], a lot for each.
         """
         best = self.greedy(self.head(self.q, obs, draw), obs)
-        if chance is None:
-            return best
+        return best if chance is None else torch.where(chance[0] < self.epsilon, self.anyone(obs, chance), best)
+
+    def anyone(self, obs: Obs, chance: Tensor) -> Tensor:
+        """Random actions [N] of those that are possible."""
         lots = self.masked(chance[1:].T, obs)
-        anyone = lots.argmax(-1) if self.spec.obs.masked else (lots[:, 0] * self.spec.action.n).long()
-        return torch.where(chance[0] < self.epsilon, anyone, best)
+        return lots.argmax(-1) if self.spec.obs.masked else (lots[:, 0] * self.spec.action.n).long()
 
     def draw_weights(self, generator: torch.Generator) -> Draw:
         """Noise for the weights of one forward pass; nothing if they have none."""

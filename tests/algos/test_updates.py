@@ -244,6 +244,16 @@ def dqn(**settings: Any) -> DQN:
     return algo
 
 
+def test_dqn_does_not_ask_its_network_where_every_action_is_a_random_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    algo, obs = dqn(epsilon=1.0), torch.randn(5, 4)
+    asked = algo.explore(obs, {}, torch.rand(2, 5, generator=torch.Generator().manual_seed(3)))
+    monkeypatch.setattr(type(algo), "head", lambda *_: pytest.fail("the network was asked"))
+    assert torch.equal(algo.act(obs, None, explore=True, generator=torch.Generator().manual_seed(3)).action, asked)
+    algo.epsilon = 0.5  # of five environments some then take the best one
+    with pytest.raises(pytest.fail.Exception, match="was asked"):
+        algo.act(obs, None, explore=True, generator=torch.Generator().manual_seed(3))
+
+
 @pytest.mark.parametrize(("epsilon", "greedy_share"), [(0.0, 1.0), (0.3, 0.7 + 0.1), (1.0, 1 / 3)])
 def test_dqn_takes_a_uniform_action_as_often_as_epsilon_says(epsilon: float, greedy_share: float) -> None:
     algo = dqn(epsilon=epsilon)
