@@ -245,11 +245,11 @@ def dqn(**settings: Any) -> DQN:
 
 
 def test_dqn_does_not_ask_its_network_where_every_action_is_a_random_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    algo, obs = dqn(epsilon=1.0), torch.randn(5, 4)
-    asked = algo.explore(obs, {}, torch.rand(2, 5, generator=torch.Generator().manual_seed(3)))
+    algo, obs = dqn(epsilon=1.0), torch.randn(64, 4)
+    asked = algo.explore(obs, {}, torch.rand(2, 64, generator=torch.Generator().manual_seed(3)))
     monkeypatch.setattr(type(algo), "head", lambda *_: pytest.fail("the network was asked"))
     assert torch.equal(algo.act(obs, None, explore=True, generator=torch.Generator().manual_seed(3)).action, asked)
-    algo.epsilon = 0.5  # of five environments some then take the best one
+    algo.epsilon = 0.5  # of 64 environments some then take the best one
     with pytest.raises(pytest.fail.Exception, match="was asked"):
         algo.act(obs, None, explore=True, generator=torch.Generator().manual_seed(3))
 
