@@ -13,7 +13,7 @@ from rlexp.algos.base import Algorithm
 from rlexp.compiling import compiler_problem
 from rlexp.errors import ConfigError, RunError
 from rlexp.loggers import Console
-from rlexp.machine import cpu_count, keep_freed_memory
+from rlexp.machine import cpu_count, keep_freed_memory, multiplies_bfloat16
 from rlexp.run_dir import RunDir
 
 MAX_THREADS = 1024  # of a loaded run: OpenMP ends the process if it cannot start them
@@ -45,20 +45,13 @@ def decide(config: dict[str, Any], algo: Algorithm, planned_updates: int, consol
     if compiled and (problem := compiler_problem(algo.device)):
         console.warn(f"Updates are not compiled: {problem}.")
         compiled = False
-    if algo.autocast is not None and algo.device.type == "cpu" and not _multiplies_bfloat16():
+    if algo.autocast is not None and algo.device.type == "cpu" and not multiplies_bfloat16():
         console.warn(
             "precision=bfloat16 is slower than float32 here: this processor has no products of it (AVX512-BF16, AMX)."
         )
     if threads == "auto":
         threads = cpu_count() if size == "large" else 1
     return {"compile": compiled, "threads": threads, "device": str(algo.device)}
-
-
-def _multiplies_bfloat16() -> bool:
-    """Whether the processor has instructions for it; where they are not known, it is left to the user."""
-    known = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    names = ("avx512_bf16", "amx_bf16", "bf16")
-    return not any(name in known for name in names) or any(known.get(name) for name in names)
 
 
 def saved_decisions(run_dir: RunDir) -> dict[str, Any]:

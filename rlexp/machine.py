@@ -57,6 +57,15 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(_M_TRIM_THRESHOLD, _KEPT_HEAP)) and kept
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether the processor has instructions for it; where they are not known, it is left to the user."""
+    import torch  # this module is free of it otherwise
+
+    known = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    names = ("avx512_bf16", "amx_bf16", "bf16")
+    return not any(name in known for name in names) or any(known.get(name) for name in names)
+
+
 def gigabytes(size: int) -> str:
     """``size`` bytes for a message."""
     return f"{size / 1e9:.3g} GB"

@@ -13,7 +13,7 @@ from rlexp.config.compose import choices, compose, for_hydra, register
 from rlexp.sweeps import OptunaSearch
 from rlexp.sweeps.planning import Plan
 from rlexp.zoo.manifest import read as read_manifest
-from rlexp.zoo.presets import read_presets
+from rlexp.zoo.presets import Preset, read_presets
 from rlexp.zoo.results import Result
 from rlexp.zoo.results import load as load_results
 from rlexp.zoo.targets import TARGETS
@@ -153,8 +153,12 @@ def test_every_preset_with_a_promise_has_a_result() -> None:
     assert measured - compared == promises
 
 
-def test_a_page_says_that_its_algorithm_was_measured_where_it_was() -> None:
-    presets = read_presets([])
+@pytest.fixture(scope="module")
+def presets() -> dict[str, Preset]:
+    return read_presets([])
+
+
+def test_a_page_says_that_its_algorithm_was_measured_where_it_was(presets: dict[str, Preset]) -> None:
     measured = {presets[result.preset].algo for result in load_results(BENCHMARKS)}
     pages = {path.stem: path.read_text() for path in (ROOT / "docs" / "algorithms").glob("*.md")}
     assert {name for name, text in pages.items() if "Measured: [benchmarks]" in text} == measured
@@ -167,7 +171,7 @@ PROMISE = re.compile(
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "conf" / "zoo").glob("*.yaml")), ids=lambda path: path.stem)
-def test_what_a_preset_promises_is_of_its_own_budget_and_was_measured(path: Path) -> None:
+def test_what_a_preset_promises_is_of_its_own_budget_and_was_measured(path: Path, presets: dict[str, Preset]) -> None:
     """``return ≥ 475 within 15 k steps (2 of 3 seeds)`` or ``… within 401,408 steps``.
 
     Without a count, all seeds that were measured.
@@ -178,7 +182,7 @@ def test_what_a_preset_promises_is_of_its_own_budget_and_was_measured(path: Path
     assert found is not None
     least = float(found[1].replace("−", "-"))
     budget = float(found[2].replace(",", "")) * {None: 1, "k": 1_000, "M": 1_000_000}[found[3]]
-    assert read_presets([])[path.stem].budget == (budget, found[4])  # composed by tests/config
+    assert presets[path.stem].budget == (budget, found[4])  # composed by tests/config
     assert least == TARGETS[path.stem].least
     finals = Result(read_manifest(BENCHMARKS / "manifests" / f"{path.stem}.json")).finals
     reached = [final >= least for final in finals]

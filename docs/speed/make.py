@@ -116,21 +116,23 @@ LOWER = """\
 ## In bfloat16
 
 Where networks are as wide as in the papers, matrix products and convolutions take most of an update, and both sides
-call the same libraries for them. There `precision=bfloat16` helps, on processors that have such products (AVX512-BF16,
-AMX) and on GPUs: the products of updates read numbers of 8 bits of precision and add up in float32. Weights, moments,
-losses, first layers of up to 31 inputs and all heads stay float32, and so does acting. The rows above that say so were
-measured with it; the peers have no such setting. What it does to the results, over the same seeds:
+call the same libraries for them. There `precision=bfloat16` helps on processors that have such products (AVX512-BF16,
+AMX): the large products of updates read numbers of 8 bits of precision and add up in float32. Weights, moments, losses,
+layers of fewer than 32 inputs and all heads stay float32, and so does acting. The rows above that say so were measured
+with it; the peers have no such setting and ran in float32. What it does to the results, over the same seeds:
 """
 
 
 def precision() -> str:
-    """What presets reach in bfloat16, beside float32."""
+    """What presets reach in bfloat16, beside float32; of the seeds that were run in both."""
     rows, commits = [], set()
     for low in manifest.load(BFLOAT16):
-        seeds = [run["seed"] for run in low["runs"]]
         full = manifest.read(BENCHMARKS / manifest.FOLDER / f"{low['preset']}.json")
-        sides = [[run for run in each["runs"] if run["seed"] in seeds] for each in (full, low)]
-        cells = [_returns([run["eval"][low["figure"]] for run in runs]) for runs in sides]
+        found = [{run["seed"]: run for run in each["runs"]} for each in (full, low)]
+        seeds = sorted(found[0].keys() & found[1].keys())
+        if not seeds:
+            continue
+        cells = [_returns([runs[seed]["eval"][low["figure"]] for seed in seeds]) for runs in found]
         rows.append([f"`rlexp zoo={low['preset']} seed=S threads=1`", ", ".join(map(str, seeds)), *cells])
         commits |= {run["commit"][:10] for run in low["runs"]}
     head = ["command", "seeds", "float32: mean (each)", "with `precision=bfloat16`: mean (each)"]

@@ -53,7 +53,8 @@ class Algorithm(ABC):
     ) -> None:
         """Build networks and optimizers on ``device``; the weights depend on ``seed`` alone.
 
-        With ``autocast`` the matrix products of updates are computed in that type; weights and losses stay float32.
+        With ``autocast`` the matrix products of updates are computed in that type, but for those of few inputs and of
+        heads (``models/layers.py``); weights and losses stay float32.
         """
         self.spec, self.device, self.autocast = spec, device, autocast
         self.updates = 0

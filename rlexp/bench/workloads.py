@@ -1,7 +1,7 @@
 """What is measured: settings of rlexp, and the peer that runs the same ones. A new algorithm is one entry here.
 
 Peers' settings are never written down: they are translated from the composed rlexp config (`peers.py`), so that both
-sides run the same thing by construction.
+sides run the same thing by construction, but for the precision of products where a title says so.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def small(algo: str, title: str, overrides: tuple[str, ...] = ()) -> Workload:
 
 
 def in_bfloat16(work: Workload) -> Workload:
-    """The same with updates in bfloat16, which the peers do not have: for where matrix products are the limit."""
+    """The same with rlexp's updates in bfloat16, which the peers do not have: for where products are the limit."""
     overrides = (*work.overrides, "precision=bfloat16")
-    return replace(work, name=f"{work.name}_bf16", title=f"{work.title}, in bfloat16", overrides=overrides)
+    return replace(work, name=f"{work.name}_bf16", title=f"{work.title}, rlexp in bfloat16", overrides=overrides)
 
 
 FULL_PRECISION = (
@@ -210,17 +210,25 @@ FULL_PRECISION = (
 )
 
 
-IN_BFLOAT16 = ("ppo_pong", "dqn_pong", "ddpg_pendulum", "td3_pendulum", "crossq_pendulum", "sac_pendulum")
-WORKLOADS = (*FULL_PRECISION, *(in_bfloat16(work) for work in FULL_PRECISION if work.name in IN_BFLOAT16))
+BY_NAME = {work.name: work for work in FULL_PRECISION}
+IN_BFLOAT16 = tuple(
+    in_bfloat16(BY_NAME[name])
+    for name in ("ppo_pong", "dqn_pong", "sac_pendulum", "ddpg_pendulum", "td3_pendulum", "crossq_pendulum")
+)
+WORKLOADS = (*FULL_PRECISION, *IN_BFLOAT16)
 
 
 def select(names: Sequence[str] | None) -> list[Workload]:
-    """The workloads named, or all."""
+    """The workloads named; or all, in bfloat16 only where the processor has products of it."""
     known = {work.name: work for work in WORKLOADS}
-    for name in names or ():
+    if not names:
+        from rlexp.machine import multiplies_bfloat16
+
+        return [*FULL_PRECISION, *(IN_BFLOAT16 if multiplies_bfloat16() else ())]
+    for name in names:
         if name not in known:
             raise ConfigError(f"--only {name}: there is no such workload.{suggest(name, known)}")
-    return [known[name] for name in names or known]
+    return [known[name] for name in names]
 
 
 def loop_overrides(offline: bool) -> list[str]:

@@ -40,7 +40,7 @@ class Root:
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
     compile: Any = "auto"  # compile updates: auto (when enough are planned to pay), true, false
     threads: Any = "auto"  # torch threads: auto or a number
-    precision: str = "float32"  # of the matrix products in updates: float32 or bfloat16
+    precision: str = "float32"  # of the large matrix products in updates: float32 or bfloat16
     progress: str = "auto"  # what the terminal shows: auto, rich, plain, none
     init_from: str | None = None  # run or checkpoint whose agent the run starts with; null: an untrained one
     algo: Any = None

@@ -30,7 +30,7 @@ CONFIG_DIR_VARIABLE = "RLEXP_CONFIG_DIR"  # a folder of the user's own YAML, add
 SWEEP_GROUPS = ("sweep", "search", "launcher")  # how several runs are made; no part of any of them
 CHOICE_GROUPS = (*GROUPS, "logger", "zoo", *SWEEP_GROUPS)  # in the order `rlexp list` shows them
 # What Hydra raises where a composition is wrong.
-COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, AssertionError, ValueError)
+COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, AssertionError, ValueError, RecursionError)
 COMPONENT_PACKAGES = (
     "algos",
     "buffers",
@@ -152,7 +152,8 @@ def choice_files(group: str, folders: Sequence[Path] | None = None) -> dict[str,
     found: dict[str, Path] = {}
     for folder in [*_conf_package_folders(), *(config_folders() if folders is None else folders)]:
         for path in sorted((folder / group).glob("*.yaml")):
-            found.setdefault(path.stem, path)
+            if not path.is_dir():
+                found.setdefault(path.stem, path)
     return dict(sorted(found.items()))
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Sequence
+from traceback import walk_tb
 from typing import Any
 
+from hydra.core.default_element import DefaultsTreeNode
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
@@ -30,6 +32,8 @@ def explain(
         return _missing_choice(text, choices)
     if isinstance(error, YAMLError):
         return _no_yaml(error)
+    if isinstance(error, RecursionError):
+        return _endless(error)
     if isinstance(error, OverrideParseException):
         return _unreadable(str(error.override), text)
     if found := re.search(r"Could not override '([^']+)'", text):
@@ -60,11 +64,13 @@ def _missing_choice(text: str, choices: Callable[[str], dict[str, str]]) -> Conf
     if found is None:  # the folder of --config-dir, for one
         return ConfigError(text.splitlines()[0])
     group, _, name = found[1].rpartition("/")
+    if (head := group.partition("/")[0]) not in ("schema", "hydra"):  # in which groups are below others
+        group, name = head, found[1].removeprefix(f"{head}/")  # env=ALE/Breakout-v5
     file = re.match(r"In '([^']+)'", text)
     source = f"{file[1]}.yaml: " if file and file[1] != "config" else ""
     listed = text.split("Config search path")[0].partition("Available options in")[2].splitlines()[1:]
     options = sorted({*(line.strip() for line in listed if line.strip()), *choices(group)})
-    hint = (_game_hint(name) if group.split("/")[0] == "env" else "") or suggest(name, options)
+    hint = (_game_hint(name.rpartition("/")[2]) if group == "env" else "") or suggest(name, options)
     return ConfigError(f"{source}{group}={name}: there is no such {group or 'config'}.{hint}")
 
 
@@ -75,8 +81,8 @@ def _game_hint(name: str) -> str:
     except ImportError:
         return ""
     games = {game.replace("_", ""): game for game in roms.get_all_rom_ids()}
-    # breakout, SpaceInvaders, ALE/Breakout-v5, PongNoFrameskip-v4
-    game = games.get(re.sub(r"(noframeskip)?-v\d+$|[_-]", "", name.lower()))
+    # breakout, SpaceInvaders, Breakout-v5, PongNoFrameskip-v4, PongDeterministic-v4
+    game = games.get(re.sub(r"(noframeskip|deterministic)?-v\d+$|[_-]", "", name.lower()))
     return f" It is an Atari game: env=atari env.game={game}" if game else ""
 
 
@@ -84,6 +90,25 @@ def _no_yaml(error: YAMLError) -> ConfigError:
     mark = getattr(error, "problem_mark", None)
     where = f"{mark.name}, line {mark.line + 1}" if mark else "A config file"
     return ConfigError(f"{where}: this is no YAML ({getattr(error, 'problem', None) or error}).")
+
+
+def _endless(error: RecursionError) -> ConfigError:
+    """Files that stand on each other, which Hydra follows without end, or one that is nested too deeply.
+
+    The error itself says nothing; Hydra's frames know which file it had come to.
+    """
+    roots = [frame.f_locals.get("root") for frame, _ in walk_tb(error.__traceback__)]
+    distinct = {id(root): root for root in roots if isinstance(root, DefaultsTreeNode)}.values()  # frames share them
+    paths = [root.node.get_config_path() for root in distinct if not root.node.is_virtual()]
+    end = next((i for i, path in enumerate(paths) if path in paths[:i]), None)
+    if end is None:
+        return ConfigError(f"{paths[-1]}.yaml is nested too deeply." if paths else "The config is nested too deeply.")
+    ring = paths[paths.index(paths[end]) : end + 1]
+    advice = ""
+    if len(ring) == 2:
+        group = ring[0].rpartition("/")[0]
+        advice = f" In its defaults, `/{group}: NAME` is the {group} that was chosen: write NAME alone."
+    return ConfigError(f"{paths[end - 1]}.yaml: configs stand on each other: {' on '.join(ring)}.{advice}")
 
 
 def _unreadable(override: str, text: str) -> ConfigError:

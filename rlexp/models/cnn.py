@@ -88,7 +88,7 @@ class CNN(nn.Module):
         return self.features(x).view(*batch, self.out)
 
     def scaled(self, x: Tensor) -> Tensor:
-        """Bytes as numbers in [0, 1], under autocast at once of its type, in which all bytes are exact."""
+        """Bytes as numbers in [0, 1]; under autocast at once of its type, in which all bytes are exact."""
         kind = x.device.type
         return x.to(torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32) / self.scale
 
@@ -181,9 +181,12 @@ class DrQv2CNN(CNN):
         self.out = 32 * left_height * left_width
         self.draw_weights()
 
+    def scaled(self, x: Tensor) -> Tensor:
+        """Bytes as numbers in [−1/2, 1/2], rounded only after the shift."""
+        return x / self.scale - 0.5
+
     def features(self, x: Tensor) -> Tensor:
         """Four convolutions."""
-        x = x - 0.5
         for convolution in self.convolutions:
             x = torch.relu(convolution(x))
         return x.flatten(1)

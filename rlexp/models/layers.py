@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from itertools import pairwise
 from typing import Literal
 
@@ -143,23 +144,16 @@ class ResidualBlock(nn.Module):
 
 Linear = Callable[..., Tensor]  # of input, weight and bias
 
-NARROW = 32  # so few inputs are multiplied in full precision also under autocast
+NARROW = 32  # fewer inputs are multiplied in full precision also under autocast, as outputs always are
 
 
-def in_full_precision(linear: Linear) -> Linear:
-    """The same product in float32, whatever autocast says: for what a network sees and says.
-
-    Rounded to 8 bits, observations and values would blur; and products this small gain nothing from it.
-    """
-
-    def run(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        kind = x.device.type
-        if not torch.is_autocast_enabled(kind):
-            return linear(x, weight, bias)
-        with torch.autocast(kind, enabled=False):
-            return linear(x.float(), weight, bias)
-
-    return run
+def in_full_precision(linear: Linear, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """A product in float32, whatever autocast says: of what a network sees and says, which 8 bits would blur."""
+    kind = x.device.type
+    if not torch.is_autocast_enabled(kind):
+        return linear(x, weight, bias)
+    with torch.autocast(kind, enabled=False):
+        return linear(x.float(), weight, bias)
 
 
 def _batched_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -171,7 +165,6 @@ def _first_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.addmm(bias[0, 0], x, weight[0])
 
 
-@in_full_precision
 def _first_head(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return functional.linear(x, weight[0], bias[0, 0])
 
@@ -256,10 +249,7 @@ class MLP(nn.Module):
         self.noise_size = sum(self._noise_sizes)
         self._activation = ACTIVATIONS[activation]
         self._linear: Linear = functional.linear if ensemble is None else _batched_linear
-        entry: Callable[[Linear], Linear] = in_full_precision if inputs < NARROW else lambda product: product
-        self._entry = entry(self._linear)  # of the first hidden layer
-        self._first_entry = entry(_first_linear)  # the same of the first member of an ensemble
-        self._output = in_full_precision(functional.linear if ensemble is None else _batched_head)
+        self._output: Linear = functional.linear if ensemble is None else _batched_head
         self._layer_norm: Callable[..., Tensor] = functional.layer_norm if ensemble is None else _batched_layer_norm
         # The same parameters as plain tuples: calling nn.Linear modules and looking up their attributes takes a third
         # of the time of a small network. Modules move to another device and copy deeply with these intact.
@@ -275,7 +265,7 @@ class MLP(nn.Module):
         if not self._plain:
             return self._regularized(x, noise, train)
         hidden, head = (self._hidden, self._head) if noise is None else self._perturbed(noise)
-        linear = self._entry
+        linear, output = self._ends(x, self._linear, self._output)
         for weight, bias, norm_weight, norm_bias in hidden:
             x = linear(x, weight, bias)
             linear = self._linear
@@ -285,7 +275,14 @@ class MLP(nn.Module):
                 x = self._activation(self._layer_norm(x, x.shape[-1:], norm_weight, norm_bias))
             else:
                 x = self._layer_norm(self._activation(x), x.shape[-1:], norm_weight, norm_bias)
-        return x if head is None else self._output(x, *head)
+        return x if head is None else output(x, *head)
+
+    def _ends(self, x: Tensor, linear: Linear, output: Linear) -> tuple[Linear, Linear]:
+        """The products of the first hidden layer and of the head, if ``linear`` and ``output`` are the plain ones."""
+        if not torch.is_autocast_enabled(x.device.type):
+            return linear, output
+        first = partial(in_full_precision, linear) if self.inputs < NARROW else linear
+        return first, partial(in_full_precision, output)
 
     def first(self, x: Tensor) -> Tensor:
         """Outputs ``[B, out]`` of the first member of an ensemble, for inputs ``[B, inputs]``.
@@ -296,7 +293,7 @@ class MLP(nn.Module):
         assert self._head is not None
         if not self._plain:
             return self.forward(x)[0]
-        linear = self._first_entry
+        linear, output = self._ends(x, _first_linear, _first_head)
         for weight, bias, norm_weight, norm_bias in self._hidden:
             x = linear(x, weight, bias)
             linear = _first_linear
@@ -309,18 +306,18 @@ class MLP(nn.Module):
                 x = self._activation(functional.layer_norm(x, *norm))
             else:
                 x = functional.layer_norm(self._activation(x), *norm)
-        return _first_head(x, *self._head)
+        return output(x, *self._head)
 
     def _regularized(self, x: Tensor, noise: Tensor | None, train: bool) -> Tensor:
         """The same with what only some networks have: residual blocks, BatchRenorm, dropout."""
         hidden, head = (self._hidden, self._head) if noise is None else self._perturbed(noise)
+        linear, output = self._ends(x, self._linear, self._output)
         if self.blocks is not None:
-            x = self._entry(x, hidden[0][0], hidden[0][1])
+            x = linear(x, *hidden[0][:2])
             for block in self.blocks:
                 x = block(x, self._linear, self._activation)
             x = self.last_norm(x)  # type: ignore[misc]
-            return x if head is None else self._output(x, *head)
-        linear = self._entry
+            return x if head is None else output(x, *head)
         for i, (weight, bias, norm_weight, norm_bias) in enumerate(hidden):
             if self.renorms is not None:
                 x = self.renorms[i](x, train)
@@ -335,7 +332,7 @@ class MLP(nn.Module):
                 x = self._layer_norm(x, x.shape[-1:], norm_weight, norm_bias)
         if self.renorms is not None:
             x = self.renorms[-1](x, train)
-        return x if head is None else self._output(x, *head)
+        return x if head is None else output(x, *head)
 
     def _perturbed(self, noise: Tensor) -> tuple[list[tuple[Tensor, ...]], tuple[Tensor, ...] | None]:
         """The parameters of hidden layers and head, with noise f(x) = sgn(x) √|x| on their weights."""

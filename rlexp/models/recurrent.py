@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlexp.models.cells import gru, gru_forward, lstm, lstm_forward
-from rlexp.models.layers import Init, linear
+from rlexp.models.layers import NARROW, Init, in_full_precision, linear
 from rlexp.tree import tree_first, tree_map
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Recurrent(nn.Module):
         cell, size = self.cell, self.size
         steps, rows = tree_first(obs).shape[:2]
         features = self.encoder(tree_map(lambda leaf: leaf.flatten(0, 1), obs)).unflatten(0, (steps, rows))
-        x = functional.linear(features, cell.weight_ih, cell.bias_ih).float()  # all steps at once
+        x = self._entry(features, cell.weight_ih, cell.bias_ih).float()  # all steps at once
         keep = x.new_ones(*x.shape[:2], 1) if starts is None else (~starts).unsqueeze(-1).to(x.dtype)
         learning = torch.is_grad_enabled()  # where nobody asks for gradients, an operator would cost more than its work
         if self.kind is Recurrence.lstm:
@@ -72,7 +72,13 @@ class Recurrent(nn.Module):
         else:
             hidden, _, _ = (gru if learning else gru_forward)(x, carry, keep, cell.weight_hh, cell.bias_hh)
             carry = hidden[-1].clone()  # not a view into all states
-        return functional.linear(hidden, self.head.weight, self.head.bias).float(), carry
+        return in_full_precision(functional.linear, hidden, self.head.weight, self.head.bias), carry
+
+    def _entry(self, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """The product of the features; of few of them in full precision."""
+        if features.shape[-1] < NARROW:
+            return in_full_precision(functional.linear, features, weight, bias)
+        return functional.linear(features, weight, bias)
 
     def step(self, obs: Obs, carry: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs ``[B, out]`` for one observation of each of B episodes, and the state after it."""

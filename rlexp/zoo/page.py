@@ -152,7 +152,9 @@ def origins(results: Sequence[Result]) -> list[str]:
     rows = []
     for result in results:
         first, *resumes = result.runs[0]["command"].split("; ")
-        command = " ".join(["rlexp", f"zoo={result.preset}", "seed=S", *_threads(first), *changes(first.split()[1:])])
+        words = first.split()
+        named = next((word for word in words if word.startswith("zoo=")), f"zoo={result.preset}")  # its name then
+        command = " ".join(["rlexp", named, "seed=S", *_threads(first), *changes(words[1:])])
         command = "; ".join([command, *resumes])
         commits = _each((run["commit"] or UNKNOWN)[:10] + ("+" if run["dirty"] else "") for run in result.runs)
         hashes = _each((run["config_sha256"] or UNKNOWN)[:10] for run in result.runs)

@@ -12,7 +12,7 @@ import pytest
 import rlexp
 from rlexp.agent import Agent
 from rlexp.config.compose import choices
-from rlexp.zoo.presets import read_presets
+from rlexp.zoo.presets import Preset, read_presets
 from tests.algos.common import ALGOS, algorithm
 
 ROOT = Path(__file__).parents[2]
@@ -52,10 +52,14 @@ def test_is_documented_where_it_is_written(name: str) -> None:
         assert "  # " in line, f"{cls.__name__}.{field.name} has no comment that says what it does"
 
 
+@pytest.fixture(scope="module")
+def presets() -> dict[str, Preset]:
+    return read_presets([])  # all are composed by another test
+
+
 @pytest.mark.parametrize("name", ALGOS)
-def test_has_a_preset_in_the_zoo(name: str) -> None:
-    presets = read_presets([]).values()  # all are composed by another test
-    assert any(preset.algo == name and preset.name.startswith(f"{name}_") for preset in presets)
+def test_has_a_preset_in_the_zoo(name: str, presets: dict[str, Preset]) -> None:
+    assert any(preset.algo == name and preset.name.startswith(f"{name}_") for preset in presets.values())
 
 
 @pytest.mark.parametrize("name", ALGOS)

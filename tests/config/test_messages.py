@@ -172,11 +172,38 @@ def test_a_file_that_refers_to_a_choice_that_is_not_there_names_both(
         compose(["zoo=mine"])
 
 
-@pytest.mark.parametrize("name", ["breakout", "Breakout", "ALE/Breakout-v5", "BreakoutNoFrameskip-v4"])
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (
+            {"a": "defaults: [b, _self_]", "b": "defaults: [a]"},
+            "zoo/b.yaml: configs stand on each other: zoo/a on zoo/b on zoo/a.",
+        ),
+        (
+            {"a": "defaults: [{/zoo: b}]", "b": "seed: 1"},
+            "zoo/a.yaml: configs stand on each other: zoo/a on zoo/a. "
+            "In its defaults, `/zoo: NAME` is the zoo that was chosen: write NAME alone.",
+        ),
+        ({"a": f"name: {'[' * 3000}{']' * 3000}"}, "zoo/a.yaml is nested too deeply."),
+    ],
+)
+def test_files_that_have_no_end_are_named(texts: dict[str, str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "zoo").mkdir()
+    for name, text in texts.items():
+        (tmp_path / "zoo" / f"{name}.yaml").write_text(f"# @package _global_\n{text}\n")
+    with pytest.raises(ConfigError) as caught:
+        compose(["zoo=a"], [str(tmp_path)])
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "name", ["breakout", "Breakout", "ALE/Breakout-v5", "BreakoutNoFrameskip-v4", "BreakoutDeterministic-v4"]
+)
 def test_a_game_that_is_taken_for_an_environment_is_answered_with_how_to_play_it(name: str) -> None:
     pytest.importorskip("ale_py")
-    with pytest.raises(ConfigError, match=r"no such env.*\. It is an Atari game: env=atari env\.game=breakout$"):
+    with pytest.raises(ConfigError) as caught:
         compose(["algo=ppo", f"env={name}"])
+    assert str(caught.value) == f"env={name}: there is no such env. It is an Atari game: env=atari env.game=breakout"
 
 
 def test_a_game_is_an_unknown_environment_where_atari_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

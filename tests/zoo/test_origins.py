@@ -37,3 +37,9 @@ def test_settings_that_were_typed_and_became_the_preset_are_told_from_others() -
     assert is_preset("ppo_pong", same)
     assert not is_preset("ppo_pong", compose(["zoo=ppo_pong", "algo.clip_range=0.1"]))
     assert not is_preset("no_such_preset", same)
+
+
+def test_a_preset_that_was_called_otherwise_at_that_commit_is_shown_by_its_name_of_then() -> None:
+    run = RUN | {"command": "rlexp zoo=ppo_breakout_small seed=0 threads=1", "changes": []}
+    page = "\n".join(origins([Result({"preset": "ppo_breakout", "runs": [run]})]))
+    assert "`rlexp zoo=ppo_breakout_small seed=S threads=1`" in page

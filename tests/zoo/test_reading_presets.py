@@ -72,6 +72,8 @@ def test_own_settings_and_choices_are_above_those_of_the_base(tmp_path: Path) ->
         ({"a": "trainer: 3"}, "zoo/a.yaml: trainer must be settings, not 3."),
         ({"a": "- 1"}, "zoo/a.yaml holds no settings, but [1]."),
         ({"a": "env: ["}, "zoo/a.yaml is no YAML: "),
+        ({"a": "seed: !!bool x"}, "zoo/a.yaml is no YAML: "),
+        ({"a": f"name: {'[' * 3000}{']' * 3000}"}, "zoo/a.yaml is nested too deeply."),
     ],
 )  # fmt: skip
 def test_what_a_preset_cannot_stand_on_is_told(texts: dict[str, str], message: str, tmp_path: Path) -> None:
@@ -79,6 +81,57 @@ def test_what_a_preset_cannot_stand_on_is_told(texts: dict[str, str], message: s
     with pytest.raises(ConfigError) as caught:
         read_presets([tmp_path])
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "defaults: [low.yaml, _self_]",
+        "defaults: ['/zoo@_global_': low, _self_]",
+        "defaults: ['/zoo@_global_': [low], _self_]",
+        "defaults: [low, 'optional /zoo@_global_': nowhere, _self_]",
+        "defaults: [low, _self_]\nname: 2024-13-45",  # a date to YAML, and one that cannot be
+    ],
+)
+def test_what_composes_is_listed(text: str, tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        low="defaults: [override /algo: ppo, override /env: acrobot, _self_]\ntrainer: {total_steps: 5}",
+        top=text,
+    )
+    composed = compose(["zoo=top", "trainer.rollout_steps=1"], [str(tmp_path)])
+    assert (composed["env"]["id"], composed["trainer"]["total_steps"]) == ("Acrobot-v1", 5)
+    assert in_short("top", tmp_path) == ("ppo", ["acrobot"], (5, "steps"))
+
+
+def test_a_folder_is_no_preset_and_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "zoo" / "d.yaml").mkdir(parents=True)
+    assert set(read_presets([tmp_path])) == set(PRESETS)
+    write(tmp_path, mine="seed: 1")
+
+    def refuse(path: Path, **kwargs: object) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(ConfigError, match=r"zoo/\w+\.yaml cannot be read: Permission denied\.$"):
+        read_presets([tmp_path])
+
+
+def test_an_environment_is_of_many_games_if_the_one_it_stands_on_is(tmp_path: Path) -> None:
+    (tmp_path / "env").mkdir()
+    for name, text in {
+        "small": "defaults: [atari, _self_]\nnum_envs: 2",
+        "smaller": "defaults: [/env/small@_here_, _self_]",
+        "own": "env: Foo-v1",  # a field of its class, not the settings that a preset has by this name
+        "ring": "defaults: [ring]",
+    }.items():
+        (tmp_path / "env" / f"{name}.yaml").write_text(text)
+        write(tmp_path, **{name: f"defaults: [override /env: {name}]"})
+    presets = read_presets([tmp_path])
+    assert [presets[name].any_game for name in ("small", "smaller", "own", "ring")] == [True, True, False, False]
+    assert compose(["algo=ppo", "env=smaller"], [str(tmp_path)])["env"]["num_envs"] == 2
 
 
 def test_every_preset_has_a_target_or_is_for_any_game() -> None:
