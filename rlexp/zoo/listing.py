@@ -91,7 +91,7 @@ def _met(last: Mapping[str, Any]) -> str:
     """The median over seeds decides, whatever their mean; where seeds differ, how many of them are as wanted."""
     if last["met"] is None:
         return ""
-    seeds = "" if last["at_target"] == last["n"] else f" ({last['at_target']} of {last['n']})"
+    seeds = "" if last["at_target"] == last["n"] else f" ({last['at_target']} of {last['n']} seeds)"
     return ("yes" if last["met"] else "missed") + seeds
 
 

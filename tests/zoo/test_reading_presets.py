@@ -166,7 +166,7 @@ def test_the_list_says_what_is_for_any_game_and_what_was_not_measured() -> None:
 
 def test_the_list_says_that_the_median_decides_where_the_mean_says_otherwise() -> None:
     shown = row(PRESETS["discrete_sac_cartpole"], LAST)
-    assert (shown["mean [95 % interval]"], shown["met by median"]) == ("378.0 [133.9, 500.0]", "yes (2 of 3)")
+    assert (shown["mean [95 % interval]"], shown["met by median"]) == ("378.0 [133.9, 500.0]", "yes (2 of 3 seeds)")
 
 
 @pytest.mark.parametrize(
