@@ -82,7 +82,7 @@ class Net(MLP):
     ) -> Tensor:
         """The same for features."""
         out = super().forward(self._inputs(x, action), noise, train)
-        return out.float() if out.dtype is torch.bfloat16 else out  # losses stay in full precision under autocast
+        return out.float() if out.dtype is torch.bfloat16 else out  # without a head, under autocast
 
     def _inputs(self, x: Tensor, action: Tensor | None) -> Tensor:
         """Features and actions side by side."""
@@ -94,8 +94,7 @@ class Net(MLP):
 
     def first_of(self, obs: Obs, action: Tensor) -> Tensor:
         """What the first member of an ensemble says, ``[B, out]``."""
-        out = self.first(self._inputs(self.encode(obs), action))
-        return out.float() if out.dtype is torch.bfloat16 else out
+        return self.first(self._inputs(self.encode(obs), action))
 
 
 @component("model", "network")
