@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from rlexp.bench.cores import round_trip_ns
 from rlexp.bench.worker import Channel
 from rlexp.errors import RlexpError
 
@@ -137,7 +138,8 @@ def alternate(
         order = range(len(runners)) if number % 2 == 0 else reversed(range(len(runners)))
         for index in order:
             time.sleep(SETTLE_SECONDS)
-            answer = runners[index].measure(seconds)
+            before = round_trip_ns()
+            answer = runners[index].measure(seconds) | {"round_trips_ns": [before, round_trip_ns()]}
             results[index].answers.append(answer)
             results[index].rates.append(answer["count"] / answer["seconds"])
     return results

@@ -109,6 +109,7 @@ def _side(rounds: Rounds) -> dict[str, Any]:
         "median": rounds.median,
         "rounds": [round(rate, 3) for rate in rounds.rates],
         "cpu_rounds": [round(rate, 3) for rate in rounds.cpu_rates],
+        "round_trips_ns": [answer.get("round_trips_ns", []) for answer in rounds.answers],  # between cores, around each
     }
 
 
