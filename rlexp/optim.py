@@ -139,20 +139,6 @@ class Adam(Optimizer):
         # still, long after the bias correction has become 1.
         self.step_count = torch.zeros((), device=self.params[0].device)
         self._counters = [self.step_count] * len(self.params)
-        self._correction, self._root_correction = torch.zeros_like(self.step_count), torch.zeros_like(self.step_count)
-        self.correct_next()
-
-    @torch.no_grad()
-    def correct_next(self) -> None:
-        """Have the bias corrections of the coming step at hand.
-
-        Traced code reads them from memory. Computed where they are used, the compiler would write them into the loop
-        over the parameters and compute them anew for every sixteen numbers: a twentieth of an update (measured).
-        """
-        coming = self.step_count + 1
-        beta1, beta2 = self.betas
-        self._correction.copy_(_bias_correction(beta1, coming))
-        self._root_correction.copy_(_bias_correction(beta2, coming).sqrt())
 
     def _update(self, used: list[int], grads: list[Tensor], divisor: Tensor | None) -> None:
         params, averages = self._pick(self.params, used), self._pick(self.exp_avg, used)
@@ -186,7 +172,8 @@ class Adam(Optimizer):
         self, params: list[Tensor], grads: list[Tensor], averages: list[Tensor], squares: list[Tensor], divisor: Any
     ) -> None:
         beta1, beta2 = self.betas
-        step_size = self.lr / self._correction
+        step_size = self.lr / self._bias_correction(beta1)
+        root_correction = self._bias_correction(beta2).sqrt()
         for param, grad, average, square in zip(params, grads, averages, squares):
             if divisor is not None:
                 grad = grad / divisor
@@ -194,8 +181,11 @@ class Adam(Optimizer):
                 param.mul_(1 - self.lr * self.weight_decay)
             average.lerp_(grad, 1 - beta1)
             square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-            param.sub_(step_size * average / (square.sqrt() / self._root_correction + self.eps))
-        self.correct_next()
+            param.sub_(step_size * average / (square.sqrt() / root_correction + self.eps))
+
+    def _bias_correction(self, beta: float) -> Tensor:
+        """1 − βᵗ, by expm1 because the difference itself has only four digits in float32 at small t."""
+        return -torch.expm1(self.step_count * (math.log(beta) if beta else -math.inf))
 
     def state_dict(self) -> dict[str, Any]:
         """Moments and step count."""
@@ -205,7 +195,6 @@ class Adam(Optimizer):
         """Copy a state into the existing tensors."""
         super().load_state_dict(state)
         self.step_count.copy_(state["step"])
-        self.correct_next()
 
 
 class RMSprop(Optimizer):
@@ -249,11 +238,6 @@ def set_weight_decay(params: Iterable[Any], rate: float) -> None:
 def polyak(target: Sequence[Tensor], source: Sequence[Tensor], tau: float | Tensor) -> None:
     """Move target parameters a fraction of the way to the source: θ′ ← θ′ + τ (θ − θ′); τ a number or 0-dim."""
     torch._foreach_lerp_(list(target), list(source), [tau] * len(target) if isinstance(tau, Tensor) else tau)
-
-
-def _bias_correction(beta: float, step: Tensor) -> Tensor:
-    """1 − βᵗ, by expm1 because the difference itself has only four digits in float32 at small t."""
-    return -torch.expm1(step * (math.log(beta) if beta else -math.inf))
 
 
 def _global_norm(tensors: list[Tensor]) -> Tensor:

@@ -22,7 +22,7 @@ from rlexp.models import Model, Network
 from rlexp.models.description import described
 from rlexp.models.distributions import IMPOSSIBLE
 from rlexp.models.regularization import Dropout
-from rlexp.optim import Adam, Optimizer
+from rlexp.optim import Optimizer
 from rlexp.schedules import Schedule
 from rlexp.seeding import derive_seed
 from rlexp.types import Act, Batch, Obs, Rollout, Update
@@ -104,9 +104,6 @@ class Algorithm(ABC):
 
     def compile_phases(self) -> None:
         """From now on every phase runs as one compiled graph; tracing happens when it is first called."""
-        for part in self.parts().values():
-            if isinstance(part, Adam):
-                part.correct_next()
         for name, function in phases_of(type(self)).items():
             setattr(self, name, CompiledPhase(self, function))
         self.compiled = True

@@ -139,7 +139,9 @@ def alternate(
         for index in order:
             time.sleep(SETTLE_SECONDS)
             before = round_trip_ns()
-            answer = runners[index].measure(seconds) | {"round_trips_ns": [before, round_trip_ns()]}
+            answer = runners[index].measure(seconds)
+            time.sleep(SETTLE_SECONDS)
+            answer["round_trips_ns"] = [before, round_trip_ns()]
             results[index].answers.append(answer)
             results[index].rates.append(answer["count"] / answer["seconds"])
     return results

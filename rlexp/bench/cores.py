@@ -21,17 +21,18 @@ def round_trip_ns() -> float | None:
     """Nanoseconds from one core to another and back, the loops' own time included; None where it cannot be told."""
     if not hasattr(os, "sched_setaffinity") or len(allowed := sorted(os.sched_getaffinity(0))) < 2:
         return None
+    parent = os.getpid()
     with mmap.mmap(-1, mmap.PAGESIZE) as memory:
         child = os.fork()
         if child == 0:
-            _echo(memory, allowed[1], os.getppid())
+            _echo(memory, allowed[1], parent)
         try:
             os.sched_setaffinity(0, {allowed[0]})
             return _ask(memory)
         finally:
-            os.sched_setaffinity(0, allowed)
             memory[_STOP] = 1
             os.waitpid(child, 0)
+            os.sched_setaffinity(0, allowed)
 
 
 def _ask(memory: mmap.mmap) -> float | None:
