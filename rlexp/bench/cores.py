@@ -18,7 +18,7 @@ _ASKED, _ANSWERED, _STOP = 0, 128, 256  # bytes of shared memory in cache lines 
 
 
 def round_trip_ns() -> float | None:
-    """Nanoseconds from one core to another and back, the loops' own time included; None where it cannot be told."""
+    """Nanoseconds between the first two cores and back, the loops' own time included; None where it cannot be told."""
     if not hasattr(os, "sched_setaffinity") or len(allowed := sorted(os.sched_getaffinity(0))) < 2:
         return None
     parent = os.getpid()
@@ -29,6 +29,8 @@ def round_trip_ns() -> float | None:
         try:
             os.sched_setaffinity(0, {allowed[0]})
             return _ask(memory)
+        except OSError:  # cores may not be chosen here
+            return None
         finally:
             memory[_STOP] = 1
             os.waitpid(child, 0)

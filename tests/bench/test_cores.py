@@ -24,8 +24,10 @@ def test_a_round_trip_takes_between_nanoseconds_and_a_millisecond_and_leaves_no_
     for child in children:
         with pytest.raises(ChildProcessError):  # it was waited for
             os.waitpid(child, os.WNOHANG)
-    if len(allowed) > 1:  # a busy core may leave one without an answer
-        assert all(answer is None or 10 < answer < 1e6 for answer in answers)
+    if len(allowed) > 1:  # a busy core may leave some without an answer
+        told = [answer for answer in answers if answer is not None]
+        assert told
+        assert all(10 < answer < 1e6 for answer in told)
 
 
 @affinity
