@@ -118,6 +118,8 @@ class CompiledPhase:
                 # One C++ file for all kernels and the calls between them: most of the compiler's time is headers. The
                 # single kernel of acting gains nothing.
                 options["cpp_wrapper"] = not self.acting
+                if not self.acting:
+                    options["post_grad_custom_post_pass"] = _biases_apart()
                 if torch._inductor.config.cpp.vec_isa_ok is None:
                     # The processor's own word for its instructions, instead of compiling and loading a probe of each.
                     options["cpp.vec_isa_ok"] = True
@@ -253,6 +255,40 @@ def _small_products() -> Any:
             return get_hash_for_files((__file__,))
 
     return SmallProducts()
+
+
+@functools.cache
+def _biases_apart() -> Any:
+    """A pass that adds biases in the loop behind a product instead of before it.
+
+    On a CPU the matrix library wants its result's memory to hold the bias already: torch copies it there, row by row.
+    The activation's loop reads every number anyway, and adds it for nothing. In float32 the sum is the same but for its
+    order; a bfloat16 product is rounded before the bias comes to it instead of after.
+    """
+    from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+
+    aten = torch.ops.aten
+    products = {aten.addmm.default: aten.mm.default, aten.baddbmm.default: aten.bmm.default}
+
+    class BiasesApart(CustomGraphPass):
+        def __call__(self, graph: torch.fx.Graph) -> None:
+            for node in list(graph.nodes):
+                if node.target not in products or node.kwargs:
+                    continue
+                bias, left, right = node.args
+                if bias.meta["val"].numel() == node.meta["val"].numel():
+                    continue  # no bias: a matrix, which the library adds as fast as anybody
+                with graph.inserting_before(node):
+                    product = graph.call_function(products[node.target], (left, right))
+                    out = graph.call_function(aten.add.Tensor, (product, bias))
+                product.meta["val"] = out.meta["val"] = node.meta["val"]
+                node.replace_all_uses_with(out)
+                graph.erase_node(node)
+
+        def uuid(self) -> Any:
+            return get_hash_for_files((__file__,))
+
+    return BiasesApart()
 
 
 def _drop_guards(guards: list[Any]) -> list[bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rlexp.errors import CheckpointError
-from rlexp.optim import Adam, Optimizer, RMSprop, polyak, set_weight_decay
+from rlexp.optim import Adam, Optimizer, RMSprop, _once, polyak, set_weight_decay
 
 SHAPES = [(3, 4), (4,), (), (2, 3, 2), (1, 5)]
 
@@ -116,6 +117,11 @@ def test_the_first_steps_have_an_exact_bias_correction() -> None:
 
 
 @pytest.mark.usefixtures("path")
+def test_a_number_kept_in_memory_is_the_same_number() -> None:
+    for value in (1e-45, 0.0, 1.0, 3.4e38, math.inf):
+        assert _once(torch.tensor(value)).item() == torch.tensor(value).item()
+
+
 def test_a_loss_is_minimised_like_with_backward() -> None:
     net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
     other = copy.deepcopy(net)
