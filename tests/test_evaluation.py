@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlexp import evaluation
 from rlexp.callbacks import Callback
 from rlexp.evaluation import MAX_PARALLEL, Evaluation, Evaluator
 from rlexp.policy import Policy
@@ -20,7 +21,7 @@ from rlexp.trainers.base import Trainer
 from rlexp.types import Act
 from tests.algos.common import some_of
 from tests.counting import episode_length, episode_seed
-from tests.trainers.recording import Recording, algorithms, counting_config, small_config
+from tests.trainers.recording import Recording, algorithms, counting_config, small_config, train
 
 EPISODES = {"length": 2, "stagger": 17, "end": "mixed"}  # 2 to 19 steps
 
@@ -143,6 +144,22 @@ def test_sampled_actions_repeat_with_the_seed_and_differ_from_greedy_ones(name: 
     assert not np.array_equal(sampled[1], other[1])
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_training_evaluates_with_greedy_or_sampled_actions_as_told(
+    deterministic: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    explored = []
+    played = evaluation._play
+
+    def play(envs: Any, policy: Any, episodes: int, seed: int, explore: bool, *others: Any) -> Evaluation:
+        explored.append(explore)
+        return played(envs, policy, episodes, seed, explore, *others)
+
+    monkeypatch.setattr(evaluation, "_play", play)
+    train(small_config("sac", env__max_episode_steps=10, evaluator__deterministic=deterministic), tmp_path / "run")
+    assert set(explored) == {not deterministic}
+
+
 def test_the_policy_sees_normalised_observations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
@@ -198,7 +215,8 @@ class Intruder(Callback):
         before = self.state(trainer)
         assert any("obs_normalizer" in key for key in before)
         for deterministic in (True, False):
-            trainer.work.evaluator(trainer.policy, 3, seed=1, deterministic=deterministic)
+            trainer.work.evaluator.deterministic = deterministic  # type: ignore[attr-defined]
+            trainer.work.evaluator(trainer.policy, 3, seed=1)
         after = self.state(trainer)
         assert {key for key in before if before[key] != after.get(key)} == set()
         self.compared += 1

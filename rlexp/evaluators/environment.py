@@ -20,10 +20,14 @@ from rlexp.policy import Policy
 @component("evaluator", "environment")
 @dataclass(eq=False, kw_only=True)
 class InEnvironment(EvaluationMethod):
-    """Whole episodes with greedy actions, ``trainer.eval_episodes`` of them; the only way to know a return."""
+    """Whole episodes, ``trainer.eval_episodes`` of them; the only way to know a return."""
 
     key: ClassVar[str] = "return_mean"
     needs_data: ClassVar[bool] = False
+
+    deterministic: bool = (
+        True  # greedy actions; false: as the policy explores, which frees some Atari agents from corners
+    )
 
     def begin(self, env: GymEnv, model: Model, warn: Callable[[str], None]) -> None:
         """Environments of its own are made when they are first needed."""
@@ -32,9 +36,9 @@ class InEnvironment(EvaluationMethod):
     def take(self, buffer: ReplayBuffer, starts: np.ndarray) -> None:
         """It has no use for data."""
 
-    def __call__(self, policy: Policy, episodes: int, *, seed: int, deterministic: bool = True) -> Evaluation:
-        """The returns of some episodes; ``deterministic=False`` plays them as the policy explores."""
-        return self.play(policy, episodes, seed=seed, deterministic=deterministic)
+    def __call__(self, policy: Policy, episodes: int, *, seed: int) -> Evaluation:
+        """The returns of some episodes."""
+        return self.play(policy, episodes, seed=seed, deterministic=self.deterministic)
 
     def close(self) -> None:
         """Free the environments."""

@@ -318,7 +318,7 @@ class Trainer(ABC):
         return {}
 
     def evaluate(self) -> None:
-        """Evaluate the greedy policy, keep the best, decide on early stopping."""
+        """Evaluate the policy, keep the best, decide on early stopping."""
         seed = derive_seed(self.work.seed, "evaluation", self.updates, self.env_steps)
         evaluation = self.work.evaluator(self.policy, self.eval_episodes, seed=seed)
         self.last_eval, self.last_eval_clock = evaluation.summary(), self.clock
