@@ -116,12 +116,12 @@ def test_the_first_steps_have_an_exact_bias_correction() -> None:
     torch.testing.assert_close(param.detach(), torch.tensor([-1.0, 1.0, -1.0, 1.0]), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.usefixtures("path")
 def test_a_number_kept_in_memory_is_the_same_number() -> None:
     for value in (1e-45, 0.0, 1.0, 3.4e38, math.inf):
         assert _once(torch.tensor(value)).item() == torch.tensor(value).item()
 
 
+@pytest.mark.usefixtures("path")
 def test_a_loss_is_minimised_like_with_backward() -> None:
     net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
     other = copy.deepcopy(net)
