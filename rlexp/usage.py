@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
+
 from rlexp.config.compose import CHOICE_GROUPS, choices
 from rlexp.options import (
     CollectOptions,
@@ -34,8 +37,8 @@ rlexp: reinforcement-learning experiments composed from configs
   rlexp collect RUN|random to=FILE|ID steps=N     play a policy and keep what happened as a dataset
   rlexp data info PATH [env=NAME plot=FILE.png]   what is in a dataset, and what is wrong with it
   rlexp list [algo|env|model|buffer|trainer|dataset|evaluator|logger|zoo|sweep|search|launcher|runs]
-  rlexp bench speed|startup|solve|scaling|profile [--against sb3,d3rlpy]
-                                                  measure this machine; rlexp bench --help
+  rlexp bench speed|solve|zoo|… [--against sb3,d3rlpy]
+                                                  measure this machine or presets; rlexp bench --help
 
 RUN is a run directory or one of its checkpoints, RUNS are such directories or folders that hold some.
 rlexp resume|eval|predict|export|report|metrics|collect|data|list --help lists all options.
@@ -72,5 +75,20 @@ def print_usage(command: str) -> None:
     else:
         print(HELP)
         print("What can be composed (rlexp list shows a line on each):")
+        width = min(shutil.get_terminal_size((120, 24)).columns, 120)
         for group in CHOICE_GROUPS:
-            print(f"  {group:<9} {', '.join(choices(group))}")
+            print(_choices_of(group, width))
+
+
+def _choices_of(group: str, width: int) -> str:
+    """The choices of a group, wrapped; of those whose names follow from the others', how many there are."""
+    names = list(choices(group))
+    if group == "zoo":
+        text = f"{len(names)} presets such as ppo_cartpole, sac_pendulum, iql_pendulum; rlexp list zoo: what they reach"
+    elif group == "search" and names == list(choices("algo")):
+        text = "one for every algo: what sweep=optuna varies"
+    else:
+        text = ", ".join(names)
+    return textwrap.fill(
+        text, width, initial_indent=f"  {group:<10} ", subsequent_indent=" " * 13, break_on_hyphens=False
+    )
