@@ -135,7 +135,7 @@ class PolicyProgram(nn.Module):
         self.starts = {
             port.name: torch.as_tensor(_start(port.space)) for port in self.ports if _start(port.space).any()
         }
-        self.carry_size = int(policy.algo.carry_size)
+        self.carry_size = int(policy.algo.greedy_carry_size)
         start = _start(self.action_space).reshape(-1)
         self._action_start = torch.as_tensor(start) if start.any() else None
         if self.spec.action.kind == "continuous":

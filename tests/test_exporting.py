@@ -94,6 +94,14 @@ def test_a_recurrent_policy_takes_its_memory_and_gives_it_back(tmp_path: Path) -
     torch.testing.assert_close(carry, predictor.carry)
 
 
+def test_the_memory_of_exploring_is_no_input(tmp_path: Path) -> None:
+    policy, env = trained("ddpg", "algo.exploration=ou")
+    assert policy.algo.carry_size == 2
+    export(policy, env, tmp_path / "policy.pt2", "torch")
+    (action,) = torch_program(tmp_path / "policy.pt2")(torch.zeros(4, 3))
+    assert action.shape == (4, 2)
+
+
 def test_normalisation_and_rescaling_are_inside(tmp_path: Path) -> None:
     """Actions in [-1, 2] and [-2, 4]; worked out from the weights of the actor alone."""
     policy, env = trained("sac", "env.normalize_obs=true")

@@ -116,8 +116,8 @@ def speed(document: dict[str, Any]) -> str:
 CORES = """\
 *Between cores* is how long a signal took from one core to the other and back, around the measurements of either side
 (rlexp, peer; rows without it were measured before there was such a figure). This machine is a virtual one whose host
-moves its two cores: now they share a cache (about 700 ns with the measuring loop's own time), now they do not (about
-900 ns). Two threads that work on small tensors run up to 1.6 times as fast in the first case.
+moves its two cores: now they share a cache (some 650 ns with the measuring loop's own time), now they do not (900 to
+1,350 ns). Two threads that work on small tensors run up to 1.6 times as fast in the first case.
 """
 
 

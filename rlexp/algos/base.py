@@ -108,6 +108,11 @@ class Algorithm(ABC):
             setattr(self, name, CompiledPhase(self, function))
         self.compiled = True
 
+    @property
+    def greedy_carry_size(self) -> int:
+        """How many of the numbers in ``carry_size`` greedy actions depend on: all, unless they serve exploring alone."""
+        return self.carry_size
+
     @abstractmethod
     def build(self, spec: EnvSpec, model: Model) -> None:
         """Create networks, targets and optimizers."""

@@ -76,6 +76,11 @@ class DeterministicPolicy(OffPolicyAlgorithm):
         if self.exploration is Exploration.none and not self.noise_in_losses:
             self.refuse_idle("exploration_noise", "exploration=none. Use gaussian or ou.")
 
+    @property
+    def greedy_carry_size(self) -> int:
+        """The memory is that of the noise."""
+        return 0
+
     @abstractmethod
     def policy(self, obs: Obs) -> Tensor:
         """π(s), [N, A] in [−1, 1]."""

@@ -213,13 +213,16 @@ class _Recipe:
 
 
 def _stacks_of(env: gym.Env, obs: ObsSpec) -> ObsSpec:
-    """The leaves that our own FrameStack gives are marked as such: memories store each of their frames once."""
-    while isinstance(env, gym.Wrapper):
-        if isinstance(env, FrameStack):
-            names = [name if name in obs.leaves else "obs" for name in env.stacked]  # beside an action mask
-            return replace(obs, leaves=obs.leaves | {name: replace(obs.leaves[name], stack=env.size) for name in names})
+    """The leaves that our own FrameStack gives are marked as such: memories store each of their frames once.
+
+    Not below another wrapper, which may make something else of a stack than its frames in turn.
+    """
+    if isinstance(env, MaskInObservation):
         env = env.env
-    return obs
+    if not isinstance(env, FrameStack):
+        return obs
+    names = [name if name in obs.leaves else "obs" for name in env.stacked]  # beside an action mask
+    return replace(obs, leaves=obs.leaves | {name: replace(obs.leaves[name], stack=env.size) for name in names})
 
 
 def _wrap(env: gym.Env, entry: Any) -> gym.Env:

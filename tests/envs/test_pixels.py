@@ -52,6 +52,15 @@ def test_stacks_beside_an_action_mask_are_marked_as_such():
     assert (leaves["obs"].stack, leaves["action_mask"].stack) == (2, 1)
 
 
+def test_stacks_that_another_wrapper_changes_are_stored_whole():
+    stack = {"_target_": "rlexp.envs.FrameStack", "size": 3}
+    outermost = GymEnv(id=COUNTING, wrappers=[stack]).spec().obs.leaves[""]
+    assert (outermost.shape[0], outermost.stack) == (3, 3)
+    delayed = {"_target_": "gymnasium.wrappers.DelayObservation", "delay": 2}
+    below = GymEnv(id=COUNTING, wrappers=[stack, delayed]).spec().obs.leaves[""]
+    assert (below.shape, below.stack) == (outermost.shape, 1)
+
+
 def test_any_environment_that_draws_can_be_seen():
     pytest.importorskip("pygame")
     config = GymEnv(id="CartPole-v1", pixels=True, resize=40, grayscale=True, frame_stack=2)
