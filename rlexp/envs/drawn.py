@@ -58,11 +58,17 @@ class PendulumPixels(PendulumEnv):
 
 
 class CartPolePixels(CartPoleEnv):
-    """CartPole whose observation is a picture of cart and pole; one picture does not show how fast they move."""
+    """CartPole whose observation is a picture of cart and pole; one picture does not show how fast they move.
 
-    def __init__(self, size: int = 48, render_mode: str | None = None) -> None:
+    ``continuous``: the action is the force itself, from −1 (10 N to the left) to 1.
+    """
+
+    def __init__(self, size: int = 48, continuous: bool = False, render_mode: str | None = None) -> None:
         super().__init__(render_mode=render_mode)
         self._canvas = Canvas(size)
+        self._force = self.force_mag if continuous else None
+        if continuous:
+            self.action_space = spaces.Box(-1, 1, (1,), np.float32)  # type: ignore[assignment]
         self.observation_space = spaces.Box(0, 255, (size, size, 1), np.uint8)  # type: ignore[assignment]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -72,6 +78,9 @@ class CartPolePixels(CartPoleEnv):
 
     def step(self, action: Any) -> Any:
         """The picture after the step."""
+        if self._force is not None:
+            self.force_mag = self._force * float(action[0])
+            action = np.ones(1, np.float32)  # CartPole pushes by force_mag, to the right
         _, reward, terminated, truncated, info = super().step(action)
         return self.picture(), reward, terminated, truncated, info
 
@@ -88,6 +97,13 @@ gym.register("PendulumPixels-v0", entry_point="rlexp.envs.drawn:PendulumPixels",
 gym.register(
     "CartPolePixels-v0",
     entry_point="rlexp.envs.drawn:CartPolePixels",
+    max_episode_steps=500,
+    reward_threshold=475.0,
+)
+gym.register(
+    "CartPolePixelsContinuous-v0",
+    entry_point="rlexp.envs.drawn:CartPolePixels",
+    kwargs={"continuous": True},
     max_episode_steps=500,
     reward_threshold=475.0,
 )

@@ -66,6 +66,7 @@ TARGETS = {
     "ddpg_pendulum": Target(-200, 20_000),
     "td3_pendulum": Target(-200, 20_000),
     "drq_v2_pendulum": Target(-400, 30_000),
+    "drq_v2_cartpole": Target(400, 12_000),
     "ppo_pong": Target(0, 2_400_000),
     "dqn_pong": Target(18, 700_000),
     "ppo_breakout": Target(5, 400_000),

@@ -103,6 +103,20 @@ def test_the_pictures_show_the_state():
     assert left[:, 20:].sum() == 0
 
 
+def test_a_cart_is_pushed_by_any_force_or_by_the_two_of_cartpole():
+    free, two = CartPolePixels(size=16, continuous=True), CartPolePixels(size=16)
+    for env in (free, two):
+        env.reset(seed=3)
+    for push in (1, 0, 1, 1):
+        free.step(np.array([2 * push - 1], np.float32))
+        two.step(push)
+        np.testing.assert_array_equal(free.state, two.state)
+    speed = free.state[1]
+    free.step(np.zeros(1, np.float32))
+    assert abs(free.state[1] - speed) < 0.01  # 10 N change it by 0.2
+    assert_restored(GymEnv(id="CartPolePixelsContinuous-v0", num_envs=2, frame_stack=3))
+
+
 def test_sizes_that_no_memory_holds_are_refused():
     with pytest.raises(ConfigError, match=r"env.resize must be at most 2048"):
         GymEnv(id="PendulumPixels-v0", resize=100_000)
