@@ -110,7 +110,7 @@ class Algorithm(ABC):
 
     @property
     def greedy_carry_size(self) -> int:
-        """How many of the numbers in ``carry_size`` greedy actions depend on: all, unless they serve exploring alone."""
+        """How much of its memory greedy actions depend on: all, unless it serves exploring alone."""
         return self.carry_size
 
     @abstractmethod
