@@ -81,6 +81,14 @@ def test_list_shows_the_configs_of_a_folder(rlexp: Command, tmp_path: Path) -> N
     for arguments in (["algo", "--config-dir", "conf"], ["--config-dir=conf", "algos"], ["-cd", "conf"]):
         answer = rlexp("list", *arguments)
         assert (answer.code, bool(re.search(r"^mine +My own idea$", answer.out, re.MULTILINE))) == (0, True)
+    for arguments in (["--config-dir", "conf", "list", "algo"], ["-cd=conf", "list"]):
+        answer = rlexp(*arguments)
+        assert (answer.code, bool(re.search(r"^mine +My own idea$", answer.out, re.MULTILINE))) == (0, True)
+    assert rlexp("--config-dir", "conf", "list", "zoo") == rlexp("list", "zoo", "--config-dir", "conf")
+    assert rlexp("--config-dir", "conf", "list", "--help") == rlexp("list", "--help")
+    assert rlexp("--config-dir", "conf", "lits").err.startswith("error: There is no command 'lits'. Did you mean list?")
+    for arguments in (["list", "--config-dir"], ["--config-dir"]):
+        assert rlexp(*arguments).err == "error: --config-dir needs a folder: --config-dir DIR\n"
     answer = rlexp("list", "algo", "--config-dir", "nowhere")
     assert (answer.code, "config folder nowhere" in answer.err) == (1, True)
     assert rlexp("list", "--multirun").err == "error: --multirun: no such option. There are: --config-dir.\n"
