@@ -232,6 +232,23 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
     return Checkpoint(path, tree, config, {name: partial(_read_arrays, path, name) for name in segments}, run)
 
 
+def read_counters(path: Path) -> dict[str, Any]:
+    """How far the run had come when it wrote a checkpoint, as in a row of metrics. Read alone, so nothing is verified.
+
+    For listings, which need to be quick and load nothing: a resume or evaluation verifies the whole.
+    """
+    progress = _read_document(path)[3].get("progress")
+    progress = progress if isinstance(progress, dict) else {}
+    counters: dict[str, Any] = {
+        "env_steps": progress.get("env_steps"),
+        "updates": progress.get("updates"),
+        "time_s": progress.get("seconds"),
+    }
+    if not all(type(value) in (int, float) and 0 <= value < 2**62 for value in counters.values()):
+        raise _damaged(path, CHECKPOINT, "does not say how far the run had come")
+    return counters
+
+
 def verify_checkpoint(path: Path | str) -> set[str]:
     """Check that every file is there and unchanged, and that there is nothing else; return their names.
 

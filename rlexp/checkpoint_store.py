@@ -13,11 +13,19 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rlexp import files
-from rlexp.checkpoint import Checkpoint, Segments, load_checkpoint, save_checkpoint, verify_checkpoint
+from rlexp.checkpoint import (
+    Checkpoint,
+    Segments,
+    load_checkpoint,
+    read_counters,
+    save_checkpoint,
+    verify_checkpoint,
+)
 from rlexp.errors import CheckpointError
 from rlexp.state_tree import Tree
 
@@ -84,6 +92,14 @@ class CheckpointStore:
     def steps(self) -> list[int]:
         """The steps of which there is a checkpoint, whole or not, in order."""
         return sorted(int(match[1]) for name in self._names() if (match := _STEP.fullmatch(name)))
+
+    def counters(self) -> dict[str, Any]:
+        """How far the run had come at its newest readable checkpoint, unverified; empty where that cannot be told."""
+        with suppress(CheckpointError):  # whoever wants to use one is told
+            for path in self._candidates("last"):
+                with suppress(CheckpointError):
+                    return read_counters(path)
+        return {}
 
     # -- finding
 

@@ -59,6 +59,7 @@ def dispatch(arguments: list[str]) -> int:
 
         print(answer(arguments[1:], list(commands)))
         return 0
+    arguments = _command_first(arguments)
     wants_help = arguments[:1] != ["bench"] and not {"-h", "--help"}.isdisjoint(arguments)  # bench has its own
     if not arguments or wants_help or arguments == ["help"]:
         from rlexp.usage import print_usage
@@ -78,6 +79,17 @@ def dispatch(arguments: list[str]) -> int:
 
         raise ConfigError(f"There is no command {name!r}.{suggest(name, commands)} Overrides are written KEY=VALUE.")
     return train(arguments)
+
+
+def _command_first(arguments: list[str]) -> list[str]:
+    """``--config-dir DIR list zoo`` as ``list zoo --config-dir DIR``: a folder may come before or behind a command."""
+    at = 0
+    while at < len(arguments) and (parts := arguments[at].partition("="))[0] in CONFIG_DIR_FLAGS:
+        at += 1 if parts[1] else 2
+    word = next(iter(arguments[at:]), "-")
+    if not at or "=" in word or word.startswith("-"):  # an override or a flag: it is for the training
+        return arguments
+    return [*arguments[at:], *arguments[:at]]
 
 
 # ---- train
@@ -176,7 +188,10 @@ def _hydra_flags(arguments: Sequence[str], allowed: Sequence[str] = HYDRA_FLAGS)
     for argument in waiting:
         flag, equals, value = argument.partition("=")
         if flag in CONFIG_DIR_FLAGS:
-            folders.append(value if equals else next(waiting, ""))
+            folder = value if equals else next(waiting, "")
+            if not folder:
+                raise ConfigError(f"{flag} needs a folder: {flag} DIR")
+            folders.append(folder)
         elif flag.startswith("-") and flag not in allowed:
             known = [each for each in (*allowed, *CONFIG_DIR_FLAGS) if each.startswith("--")]
             raise ConfigError(f"{flag}: no such option.{suggest(flag, known)}")

@@ -411,8 +411,10 @@ def trainer_reason(trainer: Trainer) -> str | None:
 
 
 def _paths(run_dir: RunDir) -> dict[str, Path]:
+    """What there is to look at: a run that was stopped before its first row has no metrics."""
     last = run_dir.path / "checkpoints" / "last"
-    return {"run": run_dir.path, "checkpoint": last, "metrics": run_dir.path / "metrics.jsonl"}
+    paths = {"run": run_dir.path, "checkpoint": last, "metrics": run_dir.path / "metrics.jsonl"}
+    return {name: path for name, path in paths.items() if path.exists()}
 
 
 @contextmanager

@@ -97,6 +97,10 @@ def _so_far(run: RunDir) -> dict[str, Any]:
     row: dict[str, Any] = {"env_steps": 0, "updates": 0, "time_s": 0.0}
     for each in run.latest_rows():
         row |= each
+    _check_numbers(row, ("env_steps", "updates", "time_s"), "metrics.jsonl")
+    saved = run.checkpoints.counters()  # there may be one before the first row
+    if saved and (saved["env_steps"], saved["updates"]) > (row["env_steps"], row["updates"]):
+        row |= saved
     evaluated = {name.removeprefix("eval/"): value for name, value in row.items() if name.startswith("eval/")}
     return {
         "algo": snake_case(algo),
@@ -111,10 +115,15 @@ def _so_far(run: RunDir) -> dict[str, Any]:
 def _progress(run: RunDir, summary: Mapping[str, Any]) -> float | None:
     """The share of its budget that a run has used."""
     trainer = run.config.get("trainer")
+    trainer = trainer if isinstance(trainer, dict) else {}
+    pretraining = trainer.get("offline_pretrain_updates") or 0  # of a mixed run, spent before its steps
     for total, done in (("total_steps", "env_steps"), ("total_updates", "updates")):
-        budget = trainer.get(total) if isinstance(trainer, dict) else None
+        budget = trainer.get(total)
         if isinstance(budget, int | float) and budget > 0 and done in summary:
-            return float(min(summary[done] / budget, 1.0))
+            spent = summary[done]
+            if done == "env_steps" and isinstance(pretraining, int) and pretraining > 0:
+                spent, budget = spent + min(summary.get("updates", 0), pretraining), budget + pretraining
+            return float(min(spent / budget, 1.0))
     return None
 
 
@@ -126,12 +135,12 @@ def _check_evaluation(result: Any) -> None:
     _check_numbers({f"return {name}": value, "return deviation": std}, (f"return {name}", "return deviation"))
 
 
-def _check_numbers(values: Any, names: Iterable[str]) -> None:
+def _check_numbers(values: Any, names: Iterable[str], file: str = "summary.json") -> None:
     """A summary may be a stranger's, and what it holds is shown as numbers; a return may be NaN."""
     for name in names:
         value = values.get(name) if isinstance(values, dict) else None
         if not isinstance(value, int | float) or not (abs(value) < 1e15 or (value != value and "return" in name)):
-            raise ValueError(f"summary.json has no {name} that can be shown")
+            raise ValueError(f"{file} has no {name} that can be shown")
 
 
 # ---- choosing among them

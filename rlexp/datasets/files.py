@@ -19,9 +19,10 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from rlexp.config.component import component
+from rlexp.datasets.checks import OPTIONAL_KEYS, REQUIRED_KEYS, check_keys
 from rlexp.datasets.settings import FileSettings
 from rlexp.datasets.spaces import spaces_of
-from rlexp.datasets.transitions import OPTIONAL_KEYS, REQUIRED_KEYS, Transitions, check_keys
+from rlexp.datasets.transitions import Transitions
 from rlexp.errors import DataError
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlexp.datasets.checks import misfits
 from rlexp.datasets.describing import counted
 from rlexp.datasets.repairs import MANY, TOLERANCE, finite_rows, leaves_differ, out_of_bounds
 from rlexp.datasets.streams import Piece, Stream
-from rlexp.datasets.transitions import misfits
 from rlexp.errors import ConfigError, DataError
 from rlexp.tree import ArrayTree, tree_leaves, tree_map
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from rlexp.datasets.checks import check_shapes
 from rlexp.datasets.repairs import Finding, Repair, refuse_traps, repaired
-from rlexp.datasets.transitions import check_shapes
 from rlexp.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

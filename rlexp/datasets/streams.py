@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlexp.datasets.checks import check_shapes, flags
 from rlexp.datasets.files import hdf5_arrays, kind_of, read_npz
 from rlexp.datasets.minari import is_minari, minari_episodes, open_minari, there_are
 from rlexp.datasets.replay import read_memories, run_folders
-from rlexp.datasets.transitions import Transitions, check_shapes, flags
+from rlexp.datasets.transitions import Transitions
 from rlexp.errors import DataError
 from rlexp.runs import run_path
 from rlexp.tree import ArrayTree, tree_map

@@ -1,5 +1,7 @@
 """What a person sees while a run goes on: a live display in a terminal, one line per row anywhere else.
 
+Where rows are far apart, a line of progress once a minute says that the run goes on.
+
 ``tick`` is called in every iteration of every loop, so it returns before anything is formatted unless it is time to
 redraw. rich is imported when a live display starts. An output that breaks (a closed pipe, a full disk) silences the
 console; it never ends a run.
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 NO_ENV = "from_dataset"  # the environment of a run on data alone, by summary.json
 MODES = ("auto", "rich", "plain", "none")
 REDRAW_SECONDS = 0.125
+SAMPLE_SECONDS = 5.0  # between looks at the progress where nothing is drawn
+QUIET_SECONDS = 60.0  # without a line, after which plain output has one of progress
 RATE_SECONDS = 20.0  # the live rate is a mean over this long
 STATUS = {"completed": ("✓", "green"), "interrupted": ("■", "yellow"), "failed": ("✗", "red")}
 STOPS = {  # why a run ended before its budget did, by summary.json's stop_reason
@@ -101,7 +105,8 @@ class Console:
         self.mode = mode if mode != "auto" else "rich" if is_terminal(self._file) else "plain"
         self.progress = Progress()
         self._clock = clock
-        self._next_redraw = math.inf  # only a live display is redrawn
+        self._next_redraw = math.inf  # until the start
+        self._last_line = -math.inf  # when plain output had one
         self._live: LiveDisplay | None = None
 
     def start(
@@ -129,6 +134,8 @@ class Console:
             self._guard(lambda: live.start(what, short_path(info.path)))
         else:
             self.note(f"{' · '.join(what)}  {short_path(info.path)}")
+            if self.mode == "plain":
+                self._next_redraw = -math.inf
 
     def tick(self, done: int, total: int, unit: str = "steps") -> None:
         """Progress of the loop."""
@@ -138,6 +145,8 @@ class Console:
         if now >= self._next_redraw:
             progress.sample(now)  # here only, so that compiling before the first tick does not count
             self._redraw()
+            if self.mode == "plain":
+                self._break_silence(now)
 
     def phase(self, text: str | None) -> None:
         """What the run does while it does not tick (``compiling``, ``evaluating``); None: it goes on."""
@@ -196,12 +205,21 @@ class Console:
             self._next_redraw = self._clock() + REDRAW_SECONDS
             self._guard(self._live.draw)
 
+    def _break_silence(self, now: float) -> None:
+        """A line of progress if there was none of any kind for long: no row of metrics, which the clock never makes."""
+        self._next_redraw = now + SAMPLE_SECONDS
+        if now - self._last_line >= QUIET_SECONDS:
+            progress = self.progress
+            rate = progress.rate()
+            self.note(plain_line(progress, {} if rate is None else {f"time/{progress.unit}_per_second": rate}))
+
     def _message(self, line: Line) -> None:
         if self.mode == "rich":
             from rlexp.loggers.live import print_styled
 
             self._guard(lambda: print_styled(line, self._live.console if self._live else self._file))
         elif self.mode == "plain":
+            self._last_line = self._clock()
             self._guard(lambda: print_plain(line, self._file))
 
     def _guard(self, write: Callable[[], Any]) -> None:

@@ -68,6 +68,13 @@ def trust_text(result: Mapping[str, Any], prefix: str = "") -> str:
     )
 
 
+def share(value: float) -> str:
+    """``20%``; ``<1%`` of what has begun and ``99%`` of what has not ended are not rounded to nothing and all."""
+    if 0 < value < 0.01:
+        return "<1%"
+    return f"{round(100 * value) if value >= 1 else min(round(100 * value), 99)}%"
+
+
 def duration(seconds: float) -> str:
     """``0:32``, ``1:02:03``, ``2d 03:04:05``."""
     minutes, second = divmod(max(0, round(seconds)), 60)

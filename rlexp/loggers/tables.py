@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from rlexp.errors import counted
 from rlexp.loggers.console import STATUS, Line, entry, is_terminal, place_text, print_plain
-from rlexp.loggers.format import duration, evaluation_text, mean_std, number, printable
+from rlexp.loggers.format import duration, evaluation_text, mean_std, number, printable, share
 
 STYLES = {status: colour for status, (_, colour) in STATUS.items()} | {"running": "cyan", "pruned": "yellow"}
 
@@ -84,7 +84,7 @@ def print_runs(runs: Sequence[Mapping[str, Any]], *, settings: Sequence[str] = (
         [
             str(run["name"]),
             str(run.get("status", "")),
-            "" if run.get("progress") is None else f"{run['progress']:.0%}",
+            "" if run.get("progress") is None else share(run["progress"]),
             str(run.get("algo", "")),
             str(run.get("env", "")),
             str(run.get("seed", "")),

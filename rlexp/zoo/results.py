@@ -131,8 +131,11 @@ class Result:
 
     @property
     def to_target(self) -> list[Reached]:
-        """For each seed when its evaluation first reached the target; empty where there is none to reach."""
-        if self.target is None or self.target.fails:
+        """For each seed when its evaluation first reached the target; empty where there is none to reach.
+
+        Runs with other settings than the preset's have none: the target belongs to its budget.
+        """
+        if self.target is None or self.target.fails or self.changes:
             return []
         least = self.target.least
         return [next(((x, s) for x, value, s in run["curve"] if value >= least), None) for run in self.runs]

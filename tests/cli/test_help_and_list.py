@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import fields
@@ -80,6 +81,14 @@ def test_list_shows_the_configs_of_a_folder(rlexp: Command, tmp_path: Path) -> N
     for arguments in (["algo", "--config-dir", "conf"], ["--config-dir=conf", "algos"], ["-cd", "conf"]):
         answer = rlexp("list", *arguments)
         assert (answer.code, bool(re.search(r"^mine +My own idea$", answer.out, re.MULTILINE))) == (0, True)
+    for arguments in (["--config-dir", "conf", "list", "algo"], ["-cd=conf", "list"]):
+        answer = rlexp(*arguments)
+        assert (answer.code, bool(re.search(r"^mine +My own idea$", answer.out, re.MULTILINE))) == (0, True)
+    assert rlexp("--config-dir", "conf", "list", "zoo") == rlexp("list", "zoo", "--config-dir", "conf")
+    assert rlexp("--config-dir", "conf", "list", "--help") == rlexp("list", "--help")
+    assert rlexp("--config-dir", "conf", "lits").err.startswith("error: There is no command 'lits'. Did you mean list?")
+    for arguments in (["list", "--config-dir"], ["--config-dir"]):
+        assert rlexp(*arguments).err == "error: --config-dir needs a folder: --config-dir DIR\n"
     answer = rlexp("list", "algo", "--config-dir", "nowhere")
     assert (answer.code, "config folder nowhere" in answer.err) == (1, True)
     assert rlexp("list", "--multirun").err == "error: --multirun: no such option. There are: --config-dir.\n"
@@ -101,8 +110,20 @@ def test_list_shows_how_far_a_killed_run_had_come(rlexp: Command, trained: Path)
     assert header.split() == ["run", "status", "done", "algo", "env", "seed", "steps", "updates", "time", "eval"]
     assert row.split()[1:9] == ["killed", "100%", "ppo", "CartPole-v1", "0", "384", "9", "1:01"]
     (trained / "metrics.jsonl").unlink()
+    shutil.rmtree(trained / "checkpoints")
     row = rlexp("list", "runs", trained.parent).out.splitlines()[1]
     assert row.split()[1:9] == ["killed", "0%", "ppo", "CartPole-v1", "0", "0", "0", "0:00"]
+
+
+def test_list_shows_how_far_a_run_had_come_that_was_killed_before_its_first_row(rlexp: Command, trained: Path) -> None:
+    (trained / "status.json").write_text(json.dumps({"status": "running", "rows_high_water": 0}))
+    (trained / "summary.json").unlink()
+    (trained / "metrics.jsonl").unlink()
+    row = rlexp("list", "runs", trained.parent).out.splitlines()[1]
+    assert row.split()[1:8] == ["killed", "100%", "ppo", "CartPole-v1", "0", "256", "40"]
+    (trained / "checkpoints" / "last" / "checkpoint.json").write_text("{")  # damaged: the one before counts
+    row = rlexp("list", "runs", trained.parent).out.splitlines()[1]
+    assert row.split()[1:8] == ["killed", "50%", "ppo", "CartPole-v1", "0", "128", "20"]
 
 
 def test_list_shows_a_damaged_run_as_such(rlexp: Command, trained: Path) -> None:

@@ -70,6 +70,14 @@ def test_a_listed_run_shows_status_progress_result_and_the_settings_asked_for(rl
     assert [cell.strip() for cell in shown] == [*expected, "50.0 ± 1.5", "60.0 ± 0.5", "0.99", "None"]
 
 
+def test_pretraining_is_part_of_the_progress_of_a_mixed_run(rlexp: Command, tmp_path: Path) -> None:
+    config = config_of(trainer__offline_pretrain_updates=1000)
+    rows = [{"env_steps": 0, "updates": 500, "time_s": 1.0}]
+    make_run(tmp_path / "outputs" / "mixed", config, rows=rows, status="running")
+    (row,) = rlexp("list", "runs").out.splitlines()[1:]
+    assert row.split()[1:3] == ["killed", "25%"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -111,6 +111,27 @@ def test_plain_output_holds_no_control_characters(plain):
     assert "a note\nwarning: a warning\n" in text
 
 
+def test_a_minute_without_a_line_is_followed_by_one_of_progress(make_info):
+    clock = Clock()
+    console = Console("plain", file=io.StringIO(), clock=clock)
+    console.start(make_info(), device="cpu", loop="on_policy", total=50_000)
+    for second in range(1, 150):
+        clock.now = 100.0 + second
+        console.tick(100 * second, 50_000)
+        if second == 70:
+            console.log({"env_steps": 7_000, "updates": 1})
+    assert lines(console)[1:] == [
+        "step  6,100/50,000  12%  100 steps/s  eta 7:19",
+        "step  7,000/50,000  14%",
+        "step 13,100/50,000  26%  100 steps/s  eta 6:09",
+    ]
+    console.finish({"status": "completed"}, {})
+    printed = len(lines(console))
+    clock.now += 1_000.0
+    console.tick(50_000, 50_000)
+    assert len(lines(console)) == printed
+
+
 def test_a_resumed_run_says_where_it_goes_on(make_info):
     console = Console("plain", file=io.StringIO())
     console.start(make_info(resumed=True), device="cpu", loop="replay", total=50_000, done=20_000)

@@ -5,6 +5,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from rlexp.loggers import WandbMode, tables
+from rlexp.loggers.format import share
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -39,6 +40,11 @@ def test_a_piped_table_is_aligned_and_whole():
         RUNS[0]["name"] + "  completed  ppo   CartPole-v1     1  50,000  0:32  487.2 ± 21  500.0 ± 0",
         "b".ljust(122) + "  running    sac   Pendulum-v1    12",
     ]
+
+
+def test_what_has_begun_is_more_than_nothing_and_what_has_not_ended_is_less_than_all():
+    shown = {0.0: "0%", 0.002: "<1%", 0.01: "1%", 0.294: "29%", 0.996: "99%", 1.0: "100%"}
+    assert {value: share(value) for value in shown} == shown
 
 
 def test_piped_choices_keep_one_line_each():

@@ -396,6 +396,19 @@ def test_the_budget_of_seconds_holds_over_all_resumes(tmp_path: Path, monkeypatc
     assert (summary["env_steps"], summary["stop_reason"], summary["wall_time_s"]) == (10, "max_seconds", 10.0)
 
 
+def test_a_run_that_is_stopped_before_its_first_row_names_no_metrics(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = counting_config("replay", **budget("replay", 1000), trainer__log_interval=1000, progress="plain")
+    config["trainer"]["callbacks"] = [{"_target_": f"{HERE}.SlowSteps", "signal_after": 4}]
+    with pytest.raises(Interrupted):
+        Runner(config).train(tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    out = capsys.readouterr().out
+    assert "metrics.jsonl" not in out
+    assert f"checkpoint   {tmp_path / 'run' / 'checkpoints' / 'last'}\n" in out
+
+
 # ---- schedules
 
 

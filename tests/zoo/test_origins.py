@@ -1,10 +1,10 @@
-"""What a page says of where a result came from."""
+"""What a page says of where a result came from, and what it does not say of runs that were changed."""
 
 from typing import Any
 
 from rlexp.config.compose import compose
 from rlexp.zoo.manifest import is_preset, typed
-from rlexp.zoo.page import origins
+from rlexp.zoo.page import origins, times
 from rlexp.zoo.results import Result
 
 RUN = {"seed": 0, "commit": "c" * 40, "dirty": False, "config_sha256": "d" * 64, "versions": {}, "device": "cpu",
@@ -43,3 +43,13 @@ def test_a_preset_that_was_called_otherwise_at_that_commit_is_shown_by_its_name_
     run = RUN | {"command": "rlexp zoo=ppo_breakout_small seed=0 threads=1", "changes": []}
     page = "\n".join(origins([Result({"preset": "ppo_breakout", "runs": [run]})]))
     assert "`rlexp zoo=ppo_breakout_small seed=S threads=1`" in page
+
+
+def test_runs_of_another_budget_are_not_timed_on_their_way_to_the_target() -> None:
+    run = {"curve": [[1_000, 500.0, 2.0]], "changes": []}
+    changed = run | {"changes": ["trainer.total_steps=2_000"]}
+    results = [Result({"preset": "ppo_cartpole", "unit": "steps", "runs": [each]}) for each in (run, changed)]
+    assert times(results[1:]) == []
+    assert [line for line in times(results) if "ppo_cartpole" in line] == [
+        "| `ppo_cartpole` | 1 of 1 | 1,000 steps | 0:02 |"
+    ]
