@@ -103,14 +103,18 @@ class Agent:
         return self
 
     def evaluate(
-        self, episodes: int = 20, *, deterministic: bool = True, seed: int = 0, video: Path | str | None = None
+        self, episodes: int = 20, *, deterministic: bool | None = None, seed: int = 0, video: Path | str | None = None
     ) -> Evaluation:
-        """Play whole episodes with the present policy; ``video`` is a file, .mp4 or .gif, to show them in."""
+        """Play whole episodes with the present policy; ``video`` is a file, .mp4 or .gif, to show them in.
+
+        ``deterministic``: greedy or sampled actions; None: as in training, greedily unless it was told otherwise.
+        """
+        greedy = self._runner.evaluates_greedily if deterministic is None else deterministic
         film = None if video is None else open_video(Path(video))
         evaluator = Evaluator(self._runner.env, None if film is None else "rgb_array")
         try:
             with film or nullcontext():
-                return evaluator(self.policy, episodes, seed=seed, deterministic=deterministic, video=film)
+                return evaluator(self.policy, episodes, seed=seed, deterministic=greedy, video=film)
         finally:
             evaluator.close()
 

@@ -314,12 +314,11 @@ def evaluate(arguments: list[str]) -> int:
     try:
         policy = runner.policy(loaded.checkpoint.tree["policy"], loaded.checkpoint.path)
         with video or contextlib.nullcontext():
-            result = evaluator(
-                policy, options.episodes, seed=options.seed, deterministic=options.deterministic, video=video
-            )
+            greedy = runner.evaluates_greedily if options.deterministic is None else options.deterministic
+            result = evaluator(policy, options.episodes, seed=options.seed, deterministic=greedy, video=video)
     finally:
         evaluator.close()
-    how = "greedy" if options.deterministic else "sampled"
+    how = "greedy" if greedy else "sampled"
     title = f"{runner.algo_name} on {loaded.env.spec().id}, {how} actions, seed {options.seed}"
     outcome = result.summary() | {"returns": result.returns}
     paths = {"checkpoint": loaded.checkpoint.path} | ({} if video is None else {"video": video.path})

@@ -62,6 +62,9 @@ class PredictOptions(RunOptions):
 class EvalOptions(PredictOptions):
     """Of ``rlexp eval RUN``."""
 
+    deterministic: bool | None = field(  # type: ignore[assignment]
+        default=None, metadata={HELP: "true: greedy actions, false: sampled ones; left out: as the run was evaluated"}
+    )
     episodes: int = field(default=20, metadata={HELP: "episodes to play"})
     render: bool = field(default=False, metadata={HELP: "show the environment in a window"})
     video: str = field(

@@ -114,6 +114,11 @@ class Runner:
         if self.trainer.video_interval:
             raise ConfigError("env=from_dataset has no environment to film: drop trainer.video_interval.")
 
+    @property
+    def evaluates_greedily(self) -> bool:
+        """Whether training plays greedy episodes to evaluate, as it does unless it was told otherwise."""
+        return bool(getattr(self.evaluator, "deterministic", True))
+
     # ---- the three ways to use it
 
     def policy(self, state: dict[str, Any] | None = None, source: Path | str = "") -> Policy:
@@ -426,9 +431,9 @@ def catching_signals(work: Workspace) -> Iterator[None]:
     previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def ask_to_stop(number: int, frame: Any) -> None:
-        work.signal_number = number
         for each, handler in previous.items():
             signal.signal(each, handler)
+        work.asked_to_stop(number)
 
     for number in previous:
         signal.signal(number, ask_to_stop)

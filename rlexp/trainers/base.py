@@ -39,6 +39,10 @@ class Interrupted(BaseException):
         self.signal_number = signal_number
 
 
+class EvaluationBroken(BaseException):
+    """A signal came during an evaluation. It is made again, from its beginning, when the run is resumed."""
+
+
 @dataclass(eq=False)
 class Workspace:
     """What the Runner hands to a trainer: everything that was built for this run."""
@@ -57,6 +61,13 @@ class Workspace:
     origin: Origin | None = None  # where the agent comes from, if it has learned in an earlier run
     callbacks: list[Callback] = field(default_factory=list)
     signal_number: int | None = None  # set by a signal handler
+    evaluating: bool = False  # then a signal need not wait: what an evaluation has done so far is nobody's state
+
+    def asked_to_stop(self, signal_number: int) -> None:
+        """What a signal handler calls: the run ends after this iteration; an evaluation is broken off at once."""
+        self.signal_number = signal_number
+        if self.evaluating:
+            raise EvaluationBroken
 
 
 @dataclass(eq=False, kw_only=True)
@@ -77,6 +88,7 @@ class Trainer(ABC):
             "evals_since_best",
             "new_best",
             "stop_reason",
+            "unevaluated",
         }
     )
 
@@ -192,6 +204,7 @@ class Trainer(ABC):
         self.evals_since_best = 0
         self.new_best = False  # the next checkpoint is the best so far
         self.stop_reason: str | None = None
+        self.unevaluated: int | None = None  # where the clock stood before the iteration whose evaluation is under way
         self.prepare()
 
     def train(self) -> None:
@@ -200,8 +213,22 @@ class Trainer(ABC):
         self.started = time.monotonic()
         for callback in work.callbacks:
             callback.on_start(self)
+        try:
+            self._go_on()
+        except EvaluationBroken:
+            self.save_checkpoint()
+            raise Interrupted(work.signal_number or 0) from None
+        for callback in work.callbacks:
+            callback.on_end(self)
+        self.save_checkpoint()  # last of all: whatever was decided is in it
+
+    def _go_on(self) -> None:
+        """Everything up to the last evaluation."""
+        work = self.work
         if work.origin is not None and not self.checkpoint_number:
             self._begin_with_agent()
+        if self.unevaluated is not None:
+            self._after_logging(self.unevaluated)
         while not self.finished():
             if work.signal_number is not None:
                 self.save_checkpoint()
@@ -217,9 +244,6 @@ class Trainer(ABC):
             self.log()
         if self.eval_episodes and self.last_eval_clock != self.clock:
             self.evaluate()
-        for callback in work.callbacks:
-            callback.on_end(self)
-        self.save_checkpoint()  # last of all: whatever was decided is in it
 
     def _begin_with_agent(self) -> None:
         """Evaluate the agent that the run starts with, and keep it: from here on the earlier run is not needed."""
@@ -247,8 +271,13 @@ class Trainer(ABC):
     def _after(self, before: int) -> None:
         if self._crossed(self.log_interval, before):
             self.log()
+        self._after_logging(before)
+
+    def _after_logging(self, before: int) -> None:
         if self.eval_episodes and self._crossed(self.eval_interval, before):
+            self.unevaluated = before
             self.evaluate()
+            self.unevaluated = None
         if self._crossed(self.video_interval, before):
             self.film()
         for callback in self.work.callbacks:
@@ -320,7 +349,13 @@ class Trainer(ABC):
     def evaluate(self) -> None:
         """Evaluate the policy, keep the best, decide on early stopping."""
         seed = derive_seed(self.work.seed, "evaluation", self.updates, self.env_steps)
-        evaluation = self.work.evaluator(self.policy, self.eval_episodes, seed=seed)
+        if self.work.signal_number is not None:
+            raise EvaluationBroken
+        self.work.evaluating = True
+        try:
+            evaluation = self.work.evaluator(self.policy, self.eval_episodes, seed=seed)
+        finally:
+            self.work.evaluating = False
         self.last_eval, self.last_eval_clock = evaluation.summary(), self.clock
         self.work.recorder.write(self.counters() | evaluation.row())
         if self.best_score is None or evaluation.score > self.best_score:
@@ -399,6 +434,7 @@ class Trainer(ABC):
                 "best_eval": self.best_eval,
                 "evals_since_best": self.evals_since_best,
                 "stop_reason": self.stop_reason,
+                "unevaluated": self.unevaluated,
             },
         }
 
@@ -414,7 +450,7 @@ class Trainer(ABC):
         self.best_eval, self.evals_since_best = progress["best_eval"], progress["evals_since_best"]
         if any(each is not None and self.work.evaluator.key not in each for each in (self.last_eval, self.best_eval)):
             raise ValueError(f"progress holds an evaluation without {self.work.evaluator.key}")
-        self.stop_reason = progress["stop_reason"]
+        self.stop_reason, self.unevaluated = progress["stop_reason"], progress["unevaluated"]
         self.policy.load_state_dict(state["policy"])
         self.load_loop_state(state["loop"], segments)
         for callback, saved in zip(self.work.callbacks, state["callbacks"], strict=True):
@@ -423,7 +459,8 @@ class Trainer(ABC):
 
 def _checked_progress(progress: dict[str, Any]) -> dict[str, Any]:
     """The counters and results of a checkpoint, which may be a stranger's; ValueError if they cannot be any."""
-    progress = {"successes": [], "last_log_step": -1, **progress}  # not in the first checkpoints of this format
+    # not in the first checkpoints of this format
+    progress = {"successes": [], "last_log_step": -1, "unevaluated": None, **progress}
     evals = [progress[name] for name in ("last_eval", "best_eval") if progress[name] is not None]
     numbers = [
         progress["seconds"],
@@ -433,6 +470,7 @@ def _checked_progress(progress: dict[str, Any]) -> dict[str, Any]:
     ]
     episodes = [number for episode in progress["episodes"] for number in episode]
     counters = [progress[name] for name in ("env_steps", "updates", "rows", "evals_since_best")]
+    counters += [] if progress["unevaluated"] is None else [progress["unevaluated"]]
     counters += [progress["last_eval_clock"] + 1, progress["last_log_step"] + 1]  # -1: never
     if not all(type(number) in (int, float) for number in numbers + episodes) or not progress["seconds"] >= 0:
         raise ValueError("progress holds something that is not a number")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlexp.envs import GymEnv, VecEnv, VecStep
-from rlexp.errors import CheckpointError
+from rlexp.errors import CheckpointError, EnvError
 from rlexp.policy import Policy
 from rlexp.seeding import derive_seed
 from rlexp.tree import ArrayTree
@@ -39,6 +39,7 @@ class Collector:
     def step(self, env_action: np.ndarray, carry: Tensor | None = None) -> VecStep:
         """Step every environment; afterwards ``obs`` and ``carry`` are those to act on next."""
         step = self.envs.step(env_action)
+        self._refuse_nan(step)
         self.obs, self.carry = step.obs, carry
         if self.policy.reward_normalizer is not None:
             self.policy.reward_normalizer.update(step.reward, step.terminated | step.truncated)
@@ -46,6 +47,22 @@ class Collector:
         if carry is not None and step.episodes:
             self.carry = self.policy.algo.reset_carry(carry, torch.from_numpy(step.terminated | step.truncated))
         return step
+
+    def _refuse_nan(self, step: VecStep) -> None:
+        """One NaN makes all weights NaN within an update, and the run would go on to its end without a word."""
+        told = step.next_obs.items() if isinstance(step.next_obs, dict) else [("", step.next_obs)]
+        for name, values in (*told, ("reward", step.reward)):
+            if values.dtype.kind != "f":
+                continue
+            least = np.minimum.reduce(values.ravel(), initial=0.0)  # NaN if one of them is
+            if least == least:
+                continue
+            envs = np.flatnonzero(np.isnan(values.reshape(len(values), -1)).any(1))
+            what = "reward" if name == "reward" else f"observation{f' {name!r}' if name else ''}"
+            raise EnvError(
+                f"The {what} of environment {', '.join(map(str, envs))} is NaN ({self.envs.spec.id}): nothing can be "
+                "learned from it. Mend the environment, or let a wrapper end the episode there."
+            )
 
     def _observe(self, obs: ArrayTree) -> None:
         if self.policy.obs_normalizer is not None and not self.policy.obs_normalizer.fixed:

@@ -20,6 +20,7 @@ from rlexp.machine import CORES_VARIABLE, cpu_count
 from rlexp.runner import catching_signals
 from rlexp.sweeps import launchers, submitit_engine
 from rlexp.sweeps.planning import Plan
+from rlexp.trainers import Workspace
 from rlexp.trainers.base import Interrupted
 from tests.cli.conftest import PPO, QUICK, Command
 
@@ -202,8 +203,8 @@ def test_a_run_that_saves_is_not_hurt_by_a_second_signal() -> None:
     heard: list[int] = []
     previous = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     try:
-        work = SimpleNamespace(signal_number=None)
-        with catching_signals(work):  # type: ignore[arg-type]
+        work = Workspace(*[None] * 7)  # type: ignore[arg-type]
+        with catching_signals(work):
             signal.raise_signal(signal.SIGTERM)
             assert (work.signal_number, heard) == (signal.SIGTERM, [])
             signal.raise_signal(signal.SIGTERM)

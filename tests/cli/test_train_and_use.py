@@ -169,6 +169,9 @@ def test_eval_gives_the_same_result_for_the_same_seed_and_another_for_another(rl
 def test_eval_can_sample_actions_as_in_training(rlexp: Command, trained: Path) -> None:
     greedy, sampled = (rlexp("eval", trained, "episodes=5", f"deterministic={how}") for how in ("true", "false"))
     assert "sampled actions" in sampled.out
+    as_trained = rlexp("eval", trained, "episodes=5", "evaluator.deterministic=false")  # what training would have done
+    assert as_trained.out.splitlines()[1:] == sampled.out.splitlines()[1:]
+    assert rlexp("eval", trained, "episodes=5").out.splitlines()[1:] == greedy.out.splitlines()[1:]
     assert evaluated(greedy)["return"] != evaluated(sampled)["return"]
 
 

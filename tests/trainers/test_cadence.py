@@ -361,6 +361,56 @@ def test_patience_ends_a_run_that_finds_no_new_best(
     assert summary["stop_reason"] == ("patience" if stops < 80 else "budget")
 
 
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_signal_breaks_off_an_evaluation_which_is_made_again_on_resume(
+    loop: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intervals = {"trainer__eval_interval": 8, "trainer__log_interval": 4, "trainer__checkpoint_interval": 8}
+    config = changed(counting_config(loop, **budget(loop, 24), **intervals), trainer__eval_episodes=1)
+    train(config, tmp_path / "whole")
+    works: list[Any] = []
+    bind, play = Trainer.bind, evaluation._play
+
+    def remember(self: Trainer, work: Any) -> None:
+        works.append(work)
+        bind(self, work)
+
+    def interrupted(*args: Any) -> Any:
+        number_of_evaluations.append(1)
+        if len(number_of_evaluations) == number:
+            works[-1].asked_to_stop(15)  # as the signal handler does, in the middle
+        return play(*args)
+
+    number_of_evaluations: list[int] = []
+    monkeypatch.setattr(Trainer, "bind", remember)
+    monkeypatch.setattr(evaluation, "_play", interrupted)
+    with pytest.raises(Interrupted):
+        Runner(config).train(tmp_path / "parts")
+    evaluated = [row for row in rows_of(tmp_path / "parts") if "eval/return_mean" in row]
+    assert len(evaluated) == number - 1
+    resume_run(tmp_path / "parts", trust=EVERYTHING)
+    assert without_time(rows_of(tmp_path / "parts")) == without_time(rows_of(tmp_path / "whole"))
+    ends = [tmp_path / name / "checkpoints" / "last" / "policy.safetensors" for name in ("parts", "whole")]
+    assert ends[0].read_bytes() == ends[1].read_bytes()
+
+
+def test_no_evaluation_is_begun_when_a_signal_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    iterate = Replay.iterate
+
+    def interrupted(self: Replay) -> None:
+        iterate(self)
+        if self.env_steps == 8:
+            self.work.asked_to_stop(15)
+
+    monkeypatch.setattr(Replay, "iterate", interrupted)
+    config = listening(counting_config("replay", **budget("replay", 8), trainer__eval_interval=8))
+    runner = Runner(changed(config, trainer__eval_episodes=1))
+    with pytest.raises(Interrupted):
+        runner.train(tmp_path / "run")
+    assert (calls(runner, "eval"), len(calls(runner, "checkpoint"))) == ([], 1)
+
+
 class SlowSteps(Callback):
     """Every iteration takes a second of the tests' own clock; a signal comes after so many of this process."""
 
