@@ -70,8 +70,15 @@ def _missing_choice(text: str, choices: Callable[[str], dict[str, str]]) -> Conf
     source = f"{file[1]}.yaml: " if file and file[1] != "config" else ""
     listed = text.split("Config search path")[0].partition("Available options in")[2].splitlines()[1:]
     options = sorted({*(line.strip() for line in listed if line.strip()), *choices(group)})
-    hint = (_game_hint(name.rpartition("/")[2]) if group == "env" else "") or suggest(name, options)
+    hint = (_env_hint(name) if group == "env" else "") or suggest(name, options)
     return ConfigError(f"{source}{group}={name}: there is no such {group or 'config'}.{hint}")
+
+
+def _env_hint(name: str) -> str:
+    """How to write the Atari game or Gymnasium id that was taken for an environment; nothing if it looks like none."""
+    if game := _game_hint(name.rpartition("/")[2]):
+        return game
+    return f" A Gymnasium id is written env=gym env.id={name}" if re.search(r"-v\d+$|^[\w.]+:", name) else ""
 
 
 def _game_hint(name: str) -> str:

@@ -206,6 +206,18 @@ def test_a_game_that_is_taken_for_an_environment_is_answered_with_how_to_play_it
     assert str(caught.value) == f"env={name}: there is no such env. It is an Atari game: env=atari env.game=breakout"
 
 
+@pytest.mark.parametrize(
+    "name", ["CartPole-v1", "FrozenLake-v1", "phys2d/CartPole-v1", "my_package:My", "Xylophone-v9"]
+)
+def test_a_gymnasium_id_that_is_taken_for_a_choice_is_answered_with_how_to_write_it(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(["algo=ppo", f"env={name}"])
+    hint = f"A Gymnasium id is written env=gym env.id={name}"
+    assert str(caught.value) == f"env={name}: there is no such env. {hint}"
+    written = hint.partition(" written ")[2].split()
+    assert compose(["algo=ppo", *written])["env"]["id"] == name
+
+
 def test_a_game_is_an_unknown_environment_where_atari_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(ConfigError, match=r"env=breakout: there is no such env\. There are: acrobot, "):
