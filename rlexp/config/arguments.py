@@ -11,7 +11,7 @@ import gymnasium as gym
 
 from rlexp.config.check import GROUPS, Root
 from rlexp.config.compose import choices, compose
-from rlexp.config.messages import suggest
+from rlexp.config.messages import settings_below, suggest
 from rlexp.envs.locate import find_registration
 from rlexp.errors import ConfigError, EnvError
 
@@ -72,10 +72,9 @@ def _not_an_override(who: str, value: Any, overrides: Sequence[Any]) -> str:
 
 
 def _not_a_keyword(who: str, name: str, value: Any, given: list[str]) -> str:
-    config = compose(given)
-    for group in GROUPS:
-        if name in (config[group] or {}):
-            return f'{who}: write {name}={value!r} as on the command line: {who}("{group}.{name}={quoted(value)}", …).'
+    if found := settings_below(name, compose(given)):
+        right = " or ".join(f'{who}("{key}={quoted(value)}", …)' for key in found)
+        return f"{who}: write {name}={value!r} as {right}."
     return f"{who} has no argument {name!r}.{suggest(name, ('env', *KEYWORDS))}"
 
 

@@ -15,7 +15,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import YAMLError
 
 from rlexp.config.component import REGISTRY, schema_of, schema_type
-from rlexp.config.messages import complaint, setting_names, suggest
+from rlexp.config.messages import complaint, setting_names, suggest, suggest_below
 from rlexp.config.trust import EVERYTHING, locate
 from rlexp.errors import ConfigError
 
@@ -158,7 +158,8 @@ def _unknown_key(key: str, rest: Sequence[str], compose: Compose, parent_node: A
 def _no_such_setting(where: str, name: str, node: DictConfig) -> ConfigError:
     known = setting_names(node)
     if "." not in where:
-        return ConfigError(f"{where}: no such setting or group.{suggest(name, [*known, 'zoo'])}")
+        config: Any = OmegaConf.to_container(node)
+        return ConfigError(f"{where}: no such setting or group.{suggest_below(name, config, [*known, 'zoo'])}")
     target = node.get("_target_")
     if target is None:
         return ConfigError(f"{where}: no such setting.{suggest(name, known)}")
