@@ -109,6 +109,14 @@ def _question(names: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(names)}?"
 
 
+def as_override(flag: str, value: str, known: Iterable[str]) -> str:
+    """`` Settings are written without dashes: algo=ppo`` for ``--algo``; nothing for what is no setting."""
+    key = flag.lstrip("-").replace("-", "_")
+    if key.partition(".")[0] not in known:
+        return ""
+    return f" Settings are written without dashes: {key}={value if re.match(r'[^-][^=]*$', value) else '…'}"
+
+
 def complaint(key: str, error: OmegaConfBaseException, given: str | None = None) -> str:
     """What is wrong with the value of ``key``, in a sentence; ``given`` is that value, where it is known."""
     message = str(error).splitlines()[0].rstrip(".")
