@@ -86,7 +86,7 @@ MISTAKES = {
     "progress=foo": "progress must be auto, rich, plain or none, not 'foo'.",
     # something missing, superfluous or in the wrong form
     "env=gym": "env.id must be given: env.id=…",
-    "env.kwargs.foo=1": "env.kwargs.foo is a new keyword argument; add it with a plus: +env.kwargs.foo=…",
+    "env.kwargs.foo=1": "env.kwargs.foo is a new keyword argument; add it with a plus: +env.kwargs.foo=1",
     "env.kwargs={foo:1}": "env.kwargs.foo is a new keyword argument; add it with a plus: +env.kwargs.foo=…",
     "+algo.gamma=0.9": "+algo.gamma exists already; leave out the plus: algo.gamma=…",
     "dataset.foo=3": "dataset.foo: no dataset is chosen. Choose one first: dataset=… (see: rlexp list dataset)",
