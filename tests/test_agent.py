@@ -413,6 +413,13 @@ CALLS = {
         'write lr=1.0 as Agent("algo.actor_learning_rate=1.0", …) or Agent("algo.critic_learning_rate=1.0", …).'
     ),
     "PPO(sead=3)": "PPO has no argument 'sead'. Did you mean seed?",
+    "PPO().learn(total_timesteps=1000)": (
+        'PPO.learn: write total_timesteps=1000 as PPO("trainer.total_steps=1000", …).'
+    ),
+    "PPO().learn(1000)": 'PPO.learn: write total_steps=1000 as PPO("trainer.total_steps=1000", …).',
+    "Agent('algo=bc', 'env=pendulum').learn(9)": 'total_updates=9 as Agent("trainer.total_updates=9", …).',
+    "PPO().learn(seed=3)": "PPO.learn: write seed=3 as PPO(seed=3, …).",
+    "PPO().learn(callback=None)": "PPO.learn has no argument 'callback'. There are: run_dir.",
     "PPO.load('x', env=CountingEnv())": "PPO.load: env must be a function that makes an environment",
 }
 
