@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from rlexp.checkpoint import Checkpoint, save_checkpoint
-from rlexp.config.arguments import EnvFactory, check_factory, overrides_of
+from rlexp.config.arguments import EnvFactory, check_factory, check_learn, overrides_of
 from rlexp.config.compose import compose, register
 from rlexp.config.trust import EVERYTHING, Trust, trusting
 from rlexp.errors import ConfigError, EnvError, RunError
@@ -73,8 +73,12 @@ class Agent:
 
     # ---- lifecycle
 
-    def learn(self, run_dir: Path | str | None = None) -> Self:
-        """Train from the beginning; ``run_dir`` is a new directory, by default ``outputs/<name>``."""
+    def learn(self, run_dir: Path | str | None = None, **settings: Any) -> Self:
+        """Train from the beginning; ``run_dir`` is a new directory, by default ``outputs/<name>``.
+
+        The budget is a setting of the agent, ``trainer.total_steps``; ``settings`` are answered with where they belong.
+        """
+        check_learn(type(self).__name__, run_dir, settings, self.config)
         self._refuse_policy_file()
         if self.run_dir is not None:
             raise RunError("This agent has been trained already. Continue with resume(), or make a new agent.")

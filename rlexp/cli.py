@@ -181,7 +181,8 @@ CONFIG_DIR_FLAGS = ("--config-dir", "-cd")
 
 def _hydra_flags(arguments: Sequence[str], allowed: Sequence[str] = HYDRA_FLAGS) -> tuple[list[str], list[str]]:
     """The folders of --config-dir, and the other arguments; Hydra would answer an unknown flag with its own usage."""
-    from rlexp.config.messages import suggest
+    from rlexp.config.compose import TOP_KEYS
+    from rlexp.config.messages import as_override, suggest
 
     folders, rest = [], []
     waiting = iter(arguments)
@@ -194,7 +195,8 @@ def _hydra_flags(arguments: Sequence[str], allowed: Sequence[str] = HYDRA_FLAGS)
             folders.append(folder)
         elif flag.startswith("-") and flag not in allowed:
             known = [each for each in (*allowed, *CONFIG_DIR_FLAGS) if each.startswith("--")]
-            raise ConfigError(f"{flag}: no such option.{suggest(flag, known)}")
+            hint = as_override(flag, value if equals else next(waiting, ""), TOP_KEYS if allowed else ())
+            raise ConfigError(f"{flag}: no such option.{hint or suggest(flag, known)}")
         else:
             rest.append(argument)
     return folders, rest

@@ -54,10 +54,10 @@ def check_compatible(name: str, algo: Algorithm, trainer: Trainer, buffer: Any, 
         fitting = " or ".join(f"trainer={loop}" for loop in sorted(algo.loops))
         raise ConfigError(f"algo={name} cannot learn in the {trainer.loop} loop. Use {fitting}.")
     if spec.action.kind not in algo.actions:
-        others = _algorithms_for(spec.action.kind)
+        others = _algorithms_for(spec.action.kind, name, algo, trainer.loop)
         raise ConfigError(
             f"algo={name} acts in {_listed(algo.actions)} action spaces, but {spec.id} has a {spec.action.kind} one. "
-            f"For {spec.id} choose algo={' or algo='.join(others) or '…'}."
+            f"For {spec.id} choose algo={' or algo='.join(others) or '…'}; `rlexp list algo` shows all."
         )
     if algo.unit_actions and spec.action.kind == "continuous" and not spec.action.bounded:
         raise ConfigError(
@@ -119,8 +119,12 @@ def _check_capacity(trainer: Trainer, capacity: int) -> None:
             )
 
 
-def _algorithms_for(kind: str) -> list[str]:
-    return sorted(name for name, cls in REGISTRY["algo"].items() if kind in cls.actions)  # type: ignore[attr-defined]
+def _algorithms_for(kind: str, name: str, algo: Algorithm, loop: str) -> list[str]:
+    """Those with actions of this kind: of the same loops as ``algo``, where there are any; variants of it first."""
+    fitting = {each: cls.loops for each, cls in REGISTRY["algo"].items() if kind in cls.actions}  # type: ignore[attr-defined]
+    same = [each for each, loops in fitting.items() if loops == algo.loops]
+    same = same or [each for each, loops in fitting.items() if loop in loops] or list(fitting)
+    return sorted(same, key=lambda each: (name not in each, each))
 
 
 def _listed(kinds: frozenset[str]) -> str:

@@ -11,6 +11,7 @@ resolved (config) and never unpickled.
 
 from __future__ import annotations
 
+import difflib
 import errno
 import fcntl
 import hashlib
@@ -21,7 +22,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -124,7 +125,7 @@ class RunDir:
                 break
         if not os.path.isdir(path):
             raise RunError(
-                f"There is no run directory at {path}. Check the path; `rlexp list runs` shows the runs there are."
+                f"There is no run directory at {path}{_instead(path)} `rlexp list runs` shows the runs there are."
             )
         if not os.path.lexists(path / RUN):
             raise RunError(
@@ -366,6 +367,19 @@ class RunDir:
 
 
 _LOCKED: weakref.WeakSet[RunDir] = weakref.WeakSet()
+
+
+def _instead(path: Path) -> str:
+    """What to say of a run that is not there: whether outputs/ was searched for its name, and what is nearest to it."""
+    outputs = Path("outputs").absolute()
+    names = list[str]()
+    if path.parent in (outputs, outputs.parent):
+        with suppress(OSError):
+            names = sorted(each.name for each in outputs.iterdir() if each.is_dir())
+    searched = ", nor in outputs/" if path.parent == outputs.parent and path.name not in names else ""
+    if near := difflib.get_close_matches(path.name, names, n=3):
+        return f"{searched}. Did you mean {' or '.join(near)}?"
+    return f"{searched}. Check the path;"
 
 
 def _let_go_in_child() -> None:

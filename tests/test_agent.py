@@ -404,11 +404,22 @@ CALLS = {
     "PPO(env=3)": "PPO: env must be a function that makes an environment, because several are needed: env=my_function.",
     "PPO(env='cartpol')": "PPO: there is no environment 'cartpol'. Did you mean cartpole",
     "PPO('env=acrobot', env='cartpole')": "PPO: the environment is given twice.",
-    "PPO(learning_rate=1e-3)": (
-        'PPO: write learning_rate=0.001 as on the command line: PPO("algo.learning_rate=0.001", …).'
+    "PPO(learning_rate=1e-3)": 'PPO: write learning_rate=0.001 as PPO("algo.learning_rate=0.001", …).',
+    "PPO(total_steps=50)": 'PPO: write total_steps=50 as PPO("trainer.total_steps=50", …).',
+    "PPO(n_envs=4)": 'PPO: write n_envs=4 as PPO("env.num_envs=4", …).',
+    "PPO(batch_size=4)": 'PPO: write batch_size=4 as PPO("algo.minibatch_size=4", …).',
+    "Agent('algo=bc', 'env=pendulum', net_arch=[8])": 'Agent: write net_arch=[8] as Agent("model.hidden=[8]", …).',
+    "Agent('algo=td3', 'env=pendulum', lr=1.0)": (
+        'write lr=1.0 as Agent("algo.actor_learning_rate=1.0", …) or Agent("algo.critic_learning_rate=1.0", …).'
     ),
-    "PPO(total_steps=50)": 'PPO: write total_steps=50 as on the command line: PPO("trainer.total_steps=50", …).',
     "PPO(sead=3)": "PPO has no argument 'sead'. Did you mean seed?",
+    "PPO().learn(total_timesteps=1000)": (
+        'PPO.learn: write total_timesteps=1000 as PPO("trainer.total_steps=1000", …).'
+    ),
+    "PPO().learn(1000)": 'PPO.learn: write total_steps=1000 as PPO("trainer.total_steps=1000", …).',
+    "Agent('algo=bc', 'env=pendulum').learn(9)": 'total_updates=9 as Agent("trainer.total_updates=9", …).',
+    "PPO().learn(seed=3)": "PPO.learn: write seed=3 as PPO(seed=3, …).",
+    "PPO().learn(callback=None)": "PPO.learn has no argument 'callback'. There are: run_dir.",
     "PPO.load('x', env=CountingEnv())": "PPO.load: env must be a function that makes an environment",
 }
 
@@ -416,7 +427,7 @@ CALLS = {
 @pytest.mark.parametrize("call", CALLS)
 def test_a_wrong_call_is_answered_with_the_right_one(call: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        eval(call, {"PPO": rlexp.PPO, "CountingEnv": CountingEnv, "make_env": make_env})
+        eval(call, {"PPO": rlexp.PPO, "Agent": Agent, "CountingEnv": CountingEnv, "make_env": make_env})
     assert CALLS[call] in str(caught.value)
 
 

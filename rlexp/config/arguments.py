@@ -11,7 +11,7 @@ import gymnasium as gym
 
 from rlexp.config.check import GROUPS, Root
 from rlexp.config.compose import choices, compose
-from rlexp.config.messages import suggest
+from rlexp.config.messages import settings_below, suggest
 from rlexp.envs.locate import find_registration
 from rlexp.errors import ConfigError, EnvError
 
@@ -35,8 +35,17 @@ def overrides_of(
         given += _env_overrides(who, env)
     for name in settings:
         if name not in KEYWORDS:
-            raise ConfigError(_not_a_keyword(who, name, settings[name], given))
+            raise ConfigError(_not_a_keyword(who, name, settings[name], compose(given), who, ("env", *KEYWORDS)))
     return [*given, *(f"{name}={quoted(value)}" for name, value in settings.items())]
+
+
+def check_learn(maker: str, run_dir: Any, settings: dict[str, Any], config: dict[str, Any]) -> None:
+    """Refuse a budget or another setting given to ``learn``, where other libraries take it: here it is the agent's."""
+    if isinstance(run_dir, int):
+        budget = "total_steps" if "total_steps" in config["trainer"] else "total_updates"
+        settings = {budget: run_dir, **settings}
+    for name, value in settings.items():
+        raise ConfigError(_not_a_keyword(f"{maker}.learn", name, value, config, maker, ("run_dir",)))
 
 
 def check_factory(who: str, env: Any) -> None:
@@ -71,12 +80,14 @@ def _not_an_override(who: str, value: Any, overrides: Sequence[Any]) -> str:
     return f'{who}: {shown} is not a setting. Write {who}(env={right}, …) and settings as "trainer.total_steps=50_000".'
 
 
-def _not_a_keyword(who: str, name: str, value: Any, given: list[str]) -> str:
-    config = compose(given)
-    for group in GROUPS:
-        if name in (config[group] or {}):
-            return f'{who}: write {name}={value!r} as on the command line: {who}("{group}.{name}={quoted(value)}", …).'
-    return f"{who} has no argument {name!r}.{suggest(name, ('env', *KEYWORDS))}"
+def _not_a_keyword(who: str, name: str, value: Any, config: dict[str, Any], maker: str, known: Sequence[str]) -> str:
+    """What ``who`` says of an argument that it does not take; ``maker(…)`` takes the settings of a config."""
+    if name in KEYWORDS:
+        return f"{who}: write {name}={value!r} as {maker}({name}={value!r}, …)."
+    if found := settings_below(name, config):
+        right = " or ".join(f'{maker}("{key}={quoted(value)}", …)' for key in found)
+        return f"{who}: write {name}={value!r} as {right}."
+    return f"{who} has no argument {name!r}.{suggest(name, known)}"
 
 
 def _names_env(text: str) -> bool:

@@ -19,7 +19,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlexp.config.component import WHOLE, accepts_any_keyword, range_problems, schema_of
-from rlexp.config.messages import complaint
+from rlexp.config.messages import complaint, suggest_below
 from rlexp.config.messages import suggest as suggest
 from rlexp.config.overrides import whole
 from rlexp.config.trust import EVERYTHING, Trust, check_env, locate, require_component
@@ -74,7 +74,7 @@ def check_nodes(config: dict[str, Any], trust: Trust) -> tuple[dict[str, Any], d
     root_keys = [f.name for f in fields(Root)]
     for key in config:
         if key not in root_keys:
-            raise ConfigError(f"{key}: no such setting.{suggest(str(key), root_keys)}")
+            raise ConfigError(f"{key}: no such setting.{suggest_below(str(key), config, root_keys)}")
     if trust.packages is not None:
         refuse_interpolations(config)
     top = _merge("", Root, {key: value for key, value in config.items() if key not in (*GROUPS, "logger")})

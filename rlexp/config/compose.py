@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from rlexp.config.check import GROUPS, check_config, to_plain
+from rlexp.config.check import GROUPS, Root, check_config, to_plain
 from rlexp.config.explain import explain as explain_error
 from rlexp.config.messages import complaint
 from rlexp.config.overrides import whole_numbers
@@ -29,6 +30,7 @@ CONFIG_MODULE = "rlexp.conf"
 CONFIG_DIR_VARIABLE = "RLEXP_CONFIG_DIR"  # a folder of the user's own YAML, added to the search path
 SWEEP_GROUPS = ("sweep", "search", "launcher")  # how several runs are made; no part of any of them
 CHOICE_GROUPS = (*GROUPS, "logger", "zoo", *SWEEP_GROUPS)  # in the order `rlexp list` shows them
+TOP_KEYS = tuple(dict.fromkeys([*CHOICE_GROUPS, *(f.name for f in fields(Root))]))  # what may stand before the = or .
 # What Hydra raises where a composition is wrong.
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, AssertionError, ValueError, RecursionError)
 COMPONENT_PACKAGES = (

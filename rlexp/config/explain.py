@@ -15,7 +15,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import YAMLError
 
 from rlexp.config.component import REGISTRY, schema_of, schema_type
-from rlexp.config.messages import complaint, setting_names, suggest
+from rlexp.config.messages import complaint, setting_names, suggest, suggest_below
 from rlexp.config.trust import EVERYTHING, locate
 from rlexp.errors import ConfigError
 
@@ -42,7 +42,10 @@ def explain(
         rest = [each for i, each in enumerate(overrides) if i not in same[-1:]]  # algo=crr algo={betta: 3}: the latter
         below = getattr(inner, "full_key", None) or key  # of what the override holds, where that is a dict
         node = getattr(inner, "parent_node", None)
-        return _unknown_key(str(below) if str(below).startswith(key) else key, rest, compose, node)
+        below = str(below) if str(below).startswith(key) else key
+        typed = next((overrides[i] for i in same[-1:]), "")
+        plain = re.fullmatch(rf"{re.escape(below)}=[\w.+-]+", typed)  # anything else is quoted for the shell
+        return _unknown_key(below, f"+{typed if plain else f'{below}=…'}", rest, compose, node)
     if found := re.search(r"Could not append to config. An item is already at '([^']+)'", text):
         return ConfigError(f"+{found[1]} exists already; leave out the plus: {found[1]}=…")
     if found := re.match(r"Ambiguous value for argument '(.+)'", text):
@@ -70,8 +73,15 @@ def _missing_choice(text: str, choices: Callable[[str], dict[str, str]]) -> Conf
     source = f"{file[1]}.yaml: " if file and file[1] != "config" else ""
     listed = text.split("Config search path")[0].partition("Available options in")[2].splitlines()[1:]
     options = sorted({*(line.strip() for line in listed if line.strip()), *choices(group)})
-    hint = (_game_hint(name.rpartition("/")[2]) if group == "env" else "") or suggest(name, options)
+    hint = (_env_hint(name) if group == "env" else "") or suggest(name, options)
     return ConfigError(f"{source}{group}={name}: there is no such {group or 'config'}.{hint}")
+
+
+def _env_hint(name: str) -> str:
+    """How to write the Atari game or Gymnasium id that was taken for an environment; nothing if it looks like none."""
+    if game := _game_hint(name.rpartition("/")[2]):
+        return game
+    return f" A Gymnasium id is written env=gym env.id={name}" if re.search(r"-v\d+$|^[\w.]+:", name) else ""
 
 
 def _game_hint(name: str) -> str:
@@ -120,13 +130,16 @@ def _unreadable(override: str, text: str) -> ConfigError:
     )
 
 
-def _unknown_key(key: str, rest: Sequence[str], compose: Compose, parent_node: Any) -> ConfigError:
-    """Compose without the offending override and see how far down the config its key leads."""
+def _unknown_key(key: str, added: str, rest: Sequence[str], compose: Compose, parent_node: Any) -> ConfigError:
+    """Compose without the offending override and see how far down the config its key leads.
+
+    ``added`` is the override as it would be if the key is one to add.
+    """
     try:
         node: Any = compose(rest)
     except Exception:  # of a sweep, for one, only a single job is at fault
         if isinstance(parent_node, DictConfig):
-            return _no_such_setting(key, key.split(".")[-1], parent_node)
+            return _no_such_setting(key, key.split(".")[-1], parent_node, added)
         return ConfigError(f"{key}: no such setting.")
     parts = key.split(".")
     owner = node
@@ -138,20 +151,21 @@ def _unknown_key(key: str, rest: Sequence[str], compose: Compose, parent_node: A
         if not isinstance(node, DictConfig):
             return ConfigError(f"{key}: {parent} is a single value, {node!r}, with nothing below it.")
         if depth and parts[depth - 1] == "kwargs" and name not in node:
-            return ConfigError(f"{where} is a new keyword argument; add it with a plus: +{where}=…")
+            return ConfigError(f"{where} is a new keyword argument; add it with a plus: {added}")
         if name not in node and depth and parts[depth - 1] == "schedules" and name in owner:
             fields = ", ".join(setting_names(node))
             return ConfigError(f"{where}: {name} cannot be scheduled. Those that can: {fields}.")
         if name not in node:
-            return _no_such_setting(where, name, node)
+            return _no_such_setting(where, name, node, added)
         owner, node = node, node[name] if not OmegaConf.is_missing(node, name) else "???"
-    return ConfigError(f"{key} gets entries that are new; add them with a plus: +{key}=…")
+    return ConfigError(f"{key} gets entries that are new; add them with a plus: {added}")
 
 
-def _no_such_setting(where: str, name: str, node: DictConfig) -> ConfigError:
+def _no_such_setting(where: str, name: str, node: DictConfig, added: str) -> ConfigError:
     known = setting_names(node)
     if "." not in where:
-        return ConfigError(f"{where}: no such setting or group.{suggest(name, [*known, 'zoo'])}")
+        config: Any = OmegaConf.to_container(node)
+        return ConfigError(f"{where}: no such setting or group.{suggest_below(name, config, [*known, 'zoo'])}")
     target = node.get("_target_")
     if target is None:
         return ConfigError(f"{where}: no such setting.{suggest(name, known)}")
@@ -161,7 +175,7 @@ def _no_such_setting(where: str, name: str, node: DictConfig) -> ConfigError:
     except (ConfigError, TypeError, ValueError, NameError):
         fields = known
     if name in fields:
-        return ConfigError(f"{where} is not set in its config file; add it with a plus: +{where}=…")
+        return ConfigError(f"{where} is not set in its config file; add it with a plus: {added}")
     others = _choices_with(where.split(".")[0], name)
     hint = suggest(name, fields)
     if others and "Did you mean" not in hint:

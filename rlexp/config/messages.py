@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
@@ -28,14 +29,92 @@ _WORDS = (
     (r".* \(DictConfig\) does not support deletion", "can be changed but not removed"),
 )  # fmt: skip
 
+# What other libraries call our settings, where it can mean nothing else (docs/coming_from.md has it all).
+_OURS = {
+    "actor_lr": "actor_learning_rate",
+    "batch_size": "minibatch_size",  # on-policy; of the other loops it is the name
+    "buffer_size": "capacity",
+    "clip_coef": "clip_range",
+    "critic_lr": "critic_learning_rate",
+    "ent_coef": "entropy_coef",
+    "eval_freq": "eval_interval",
+    "gradient_steps": "gradient_updates_per_step",
+    "hidden_sizes": "hidden",
+    "lr": "learning_rate",
+    "n_envs": "num_envs",
+    "n_epochs": "epochs",
+    "n_eval_episodes": "eval_episodes",
+    "n_steps": "rollout_steps",
+    "net_arch": "hidden",
+    "norm_obs": "normalize_obs",
+    "norm_reward": "normalize_reward",
+    "num_steps": "rollout_steps",
+    "policy_lr": "actor_learning_rate",
+    "save_freq": "checkpoint_interval",
+    "total_timesteps": "total_steps",
+    "train_freq": "train_frequency",
+    "update_epochs": "epochs",
+    "vf_coef": "value_coef",
+}
+
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """`` Did you mean beta?`` or what there is, as the end of a message."""
     names = list(known)
-    near = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
-    if near:
-        return f" Did you mean {' or '.join(near)}?"
+    near = _named(word, names) if word in _OURS else []
+    if near := near or difflib.get_close_matches(word, names, n=3, cutoff=0.6):
+        return _question(near)
     return f" There are: {', '.join(names)}." if names else ""
+
+
+def suggest_below(word: str, config: Mapping[str, Any], known: Iterable[str]) -> str:
+    """As :func:`suggest`, for a word that stands at the top of a config: it may be meant for one of the parts."""
+    names = list(known)
+    if found := settings_below(word, config):
+        return _question(found)
+    paths = _paths(config)
+    near = difflib.get_close_matches(word, [*names, *(path.rpartition(".")[2] for path in paths)], n=1, cutoff=0.6)
+    if near and near[0] not in names:
+        return _question([path for path in paths if path.endswith(f".{near[0]}")])
+    return suggest(word, names)
+
+
+def settings_below(word: str, config: Mapping[str, Any]) -> list[str]:
+    """The settings in the parts of a config that a word names: ``trainer.total_steps`` for total_timesteps."""
+    paths = _paths(config)
+    wanted = _named(word, [path.rpartition(".")[2] for path in paths])
+    return [path for path in paths if path.rpartition(".")[2] in wanted]
+
+
+def _named(word: str, names: Sequence[str]) -> list[str]:
+    """Those of the names that a word stands for: itself, our word for it, or what ends so (critic_learning_rate)."""
+    ours = _OURS.get(word, word)
+    exact = [each for each in (word, ours) if each in names]
+    return exact[:1] or [name for name in names if name.endswith(f"_{ours}")]
+
+
+def _paths(config: Mapping[str, Any]) -> list[str]:
+    """Every setting of the components in a plain config; loggers stand one level deeper."""
+
+    def below(node: Any, where: str) -> Iterator[str]:
+        if isinstance(node, Mapping) and "_target_" in node:
+            yield from (f"{where}.{name}" for name in node if not str(name).startswith("_"))
+
+    loggers = config.get("logger")
+    parts = dict(config) | ({f"logger.{k}": v for k, v in loggers.items()} if isinstance(loggers, Mapping) else {})
+    return [path for where, node in parts.items() for path in below(node, where)]
+
+
+def _question(names: Iterable[str]) -> str:
+    return f" Did you mean {' or '.join(names)}?"
+
+
+def as_override(flag: str, value: str, known: Iterable[str]) -> str:
+    """`` Settings are written without dashes: algo=ppo`` for ``--algo``; nothing for what is no setting."""
+    key = flag.lstrip("-").replace("-", "_")
+    if key.partition(".")[0] not in known:
+        return ""
+    return f" Settings are written without dashes: {key}={value if re.match(r'[^-][^=]*$', value) else '…'}"
 
 
 def complaint(key: str, error: OmegaConfBaseException, given: str | None = None) -> str:

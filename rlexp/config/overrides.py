@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from rlexp.config.component import REGISTRY, WHOLE, schema_type
-from rlexp.config.messages import suggest
+from rlexp.config.messages import suggest, suggest_below
 from rlexp.errors import ConfigError
 
 _STATE = "its checkpoints fit no other"
@@ -97,7 +97,8 @@ def apply_overrides(config: dict[str, Any], overrides: Iterable[str]) -> dict[st
             if not known:
                 where = ".".join([*parents, leaf][: depth + 1])
                 names = [str(k) for k in node if not str(k).startswith("_")] if isinstance(node, dict) else []
-                raise ConfigError(f"{where}: the saved run has no such setting.{suggest(name, names)}")
+                hint = suggest(name, names) if depth else suggest_below(name, changed, names)
+                raise ConfigError(f"{where}: the saved run has no such setting.{hint}")
             if depth == len(parents):
                 if isinstance(node.get(name), dict) and not isinstance(value, (dict, type(None))):
                     raise ConfigError(

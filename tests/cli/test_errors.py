@@ -31,13 +31,23 @@ MISTAKES = {
     "env=gym": "env.id must be given: env.id=…",
     "model.hidden=[0]": "model.hidden must be a list of widths of at least 1, not [0].",
     "algo=rlpd env=pendulum algo.n_target_critics=5": "algo: n_target_critics=5 must not be more than n_critics=2",
+    # the flags of other programs
+    "--algo ppo --env cartpole": "--algo: no such option. Settings are written without dashes: algo=ppo\n",
+    "--seed=3": "--seed: no such option. Settings are written without dashes: seed=3\n",
+    "--init-from first": "--init-from: no such option. Settings are written without dashes: init_from=first\n",
+    "algo=ppo --trainer.total_steps 9": "--trainer.total_steps: no such option. Settings are written without dashes: "
+    "trainer.total_steps=9\n",
+    "--env --seed 3": "--env: no such option. Settings are written without dashes: env=…\n",
+    "--xyzzy 3": "--xyzzy: no such option. There are: --multirun, ",
     # an algorithm in the wrong place
     "algo=sac env=cartpole": "algo=sac acts in continuous action spaces, but CartPole-v1 has a discrete one. "
-    "For CartPole-v1 choose algo=",
+    "For CartPole-v1 choose algo=discrete_sac or algo=c51 or algo=dqn or algo=iqn or algo=qrdqn or algo=rainbow; "
+    "`rlexp list algo` shows all.\n",
     "algo=dqn env=pendulum": "algo=dqn acts in discrete action spaces, but Pendulum-v1 has a continuous one. "
-    "For Pendulum-v1 choose algo=",
+    "For Pendulum-v1 choose algo=crossq or ",
     f"algo=dqn env=gym env.id={COUNTING} +env.kwargs={{action:multi_binary}}": "algo=dqn acts in discrete action "
-    "spaces, but tests.counting:Counting-v0 has a multi_binary one. For tests.counting:Counting-v0 choose algo=",
+    "spaces, but tests.counting:Counting-v0 has a multi_binary one. For tests.counting:Counting-v0 choose algo=a2c "
+    "or algo=ppo or algo=recurrent_ppo or algo=trpo; `rlexp list algo` shows all.\n",
     f"algo=sac env=gym env.id={COUNTING} +env.kwargs={{action:unbounded}}": "algo=sac squashes its actions into the "
     "bounds of the action space, but tests.counting:Counting-v0 has none. Give a bound with env.action_limit=…",
     "algo=ppo trainer=offline": "algo=ppo cannot learn in the offline loop. Use trainer=on_policy.",

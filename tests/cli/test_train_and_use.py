@@ -270,9 +270,24 @@ def test_a_command_on_a_run_says_what_it_needs(command: str, rlexp: Command, tmp
         expected = f"error: rlexp {command} needs a run directory or checkpoint first: rlexp {command} outputs/NAME\n"
         assert (answer.code, answer.err) == (1, expected)
     told = rlexp(command, "nowhere").err
-    assert told.startswith(f"error: There is no run directory at {tmp_path / 'nowhere'}. Check the path")
+    assert told.startswith(
+        f"error: There is no run directory at {tmp_path / 'nowhere'}, nor in outputs/. Check the path"
+    )
     (tmp_path / "empty").mkdir()
     assert "is not a run directory: it has no run.json" in rlexp(command, "empty").err
+
+
+@pytest.mark.parametrize("command", ["eval", "predict", "resume"])
+@pytest.mark.parametrize(("typed", "searched"), [("killm", ", nor in outputs/"), ("outputs/killm", "")])
+def test_a_mistyped_run_is_answered_with_the_nearest_one(
+    command: str, typed: str, searched: str, rlexp: Command, tmp_path: Path
+) -> None:
+    for name in ("killme", "another"):
+        (tmp_path / "outputs" / name).mkdir(parents=True)
+    assert rlexp(command, typed).err == (
+        f"error: There is no run directory at {tmp_path / typed}{searched}. Did you mean killme? "
+        "`rlexp list runs` shows the runs there are.\n"
+    )
 
 
 # ---- predict

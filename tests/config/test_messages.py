@@ -11,6 +11,7 @@ import pytest
 
 from rlexp.config.check import check_config
 from rlexp.config.compose import compose
+from rlexp.config.overrides import apply_overrides
 from rlexp.errors import ConfigError
 
 INTERNALS = re.compile(
@@ -35,10 +36,31 @@ MISTAKES = {
     "algo=sac algo.schedules.n_critics.end=1": (
         "algo.schedules.n_critics: n_critics cannot be scheduled. Those that can: gamma, actor_learning_rate, "
     ),
-    # a mistyped root key, group or choice
+    # a mistyped root key or group
     "sead=3": "sead: no such setting or group. Did you mean seed?",
     "+sead=3": "sead: no such setting. Did you mean seed?",
     "evn=cartpole": "evn: no such setting or group. Did you mean env?",
+    # a setting of a part, or another library's word for it
+    "total_steps=1000": "total_steps: no such setting or group. Did you mean trainer.total_steps?",
+    "+total_steps=1000": "total_steps: no such setting. Did you mean trainer.total_steps?",
+    "totalsteps=1000": "totalsteps: no such setting or group. Did you mean trainer.total_steps?",
+    "total_timesteps=1000": "total_timesteps: no such setting or group. Did you mean trainer.total_steps?",
+    "total_timesteps=1000 n_envs=4": "total_timesteps: no such setting or group. Did you mean trainer.total_steps?",
+    "n_envs=4": "n_envs: no such setting or group. Did you mean env.num_envs?",
+    "gamma=0.9": "gamma: no such setting or group. Did you mean algo.gamma?",
+    "algo=ppo learning_rate=1e-3": "learning_rate: no such setting or group. Did you mean algo.learning_rate?",
+    "algo=ppo lr=1e-3": "lr: no such setting or group. Did you mean algo.learning_rate?",
+    "algo=td3 env=pendulum lr=1": (
+        "lr: no such setting or group. Did you mean algo.actor_learning_rate or algo.critic_learning_rate?"
+    ),
+    "algo=ppo n_steps=64": "n_steps: no such setting or group. Did you mean trainer.rollout_steps?",
+    "algo=dqn n_steps=3": "n_steps: no such setting or group. Did you mean buffer.n_step?",
+    "net_arch=[64,64]": "net_arch: no such setting or group. Did you mean model.hidden?",
+    "logger=[tensorboard] hparams=false": "hparams: no such setting or group. Did you mean logger.tensorboard.hparams?",
+    "xyzzy=3": "xyzzy: no such setting or group. There are: name, seed, ",
+    "algo=ppo algo.lr=1e-3": "algo.lr: PPO has no such setting. Did you mean learning_rate?",
+    "trainer.total_timesteps=9": "trainer.total_timesteps: Replay has no such setting. Did you mean total_steps?",
+    # a mistyped choice
     "algo=crrr": "algo=crrr: there is no such algo. Did you mean crr?",
     "env=cartpol": "env=cartpol: there is no such env. Did you mean cartpole",
     "logger=[tensorboard,wand]": "logger=wand: there is no such logger. Did you mean wandb?",
@@ -64,7 +86,7 @@ MISTAKES = {
     "progress=foo": "progress must be auto, rich, plain or none, not 'foo'.",
     # something missing, superfluous or in the wrong form
     "env=gym": "env.id must be given: env.id=…",
-    "env.kwargs.foo=1": "env.kwargs.foo is a new keyword argument; add it with a plus: +env.kwargs.foo=…",
+    "env.kwargs.foo=1": "env.kwargs.foo is a new keyword argument; add it with a plus: +env.kwargs.foo=1",
     "env.kwargs={foo:1}": "env.kwargs.foo is a new keyword argument; add it with a plus: +env.kwargs.foo=…",
     "+algo.gamma=0.9": "+algo.gamma exists already; leave out the plus: algo.gamma=…",
     "dataset.foo=3": "dataset.foo: no dataset is chosen. Choose one first: dataset=… (see: rlexp list dataset)",
@@ -206,6 +228,18 @@ def test_a_game_that_is_taken_for_an_environment_is_answered_with_how_to_play_it
     assert str(caught.value) == f"env={name}: there is no such env. It is an Atari game: env=atari env.game=breakout"
 
 
+@pytest.mark.parametrize(
+    "name", ["CartPole-v1", "FrozenLake-v1", "phys2d/CartPole-v1", "my_package:My", "Xylophone-v9"]
+)
+def test_a_gymnasium_id_that_is_taken_for_a_choice_is_answered_with_how_to_write_it(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(["algo=ppo", f"env={name}"])
+    hint = f"A Gymnasium id is written env=gym env.id={name}"
+    assert str(caught.value) == f"env={name}: there is no such env. {hint}"
+    written = hint.partition(" written ")[2].split()
+    assert compose(["algo=ppo", *written])["env"]["id"] == name
+
+
 def test_a_game_is_an_unknown_environment_where_atari_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(ConfigError, match=r"env=breakout: there is no such env\. There are: acrobot, "):
@@ -249,6 +283,11 @@ def test_the_top_level_of_a_loaded_config_is_checked_like_that_of_a_new_one(
     with pytest.raises(ConfigError) as caught:
         check_config(default | settings)
     assert str(caught.value).startswith(message)
+
+
+def test_a_setting_without_its_group_is_named_for_a_saved_run_as_well(default: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"no such setting\. Did you mean trainer\.total_steps\?$"):
+        apply_overrides(default, ["total_timesteps=3"])
 
 
 @pytest.fixture(scope="module")

@@ -261,7 +261,11 @@ REFUSED = {
     # what must be given
     "logger=mine": "logger.mine.file must be given: logger.mine.file=…",
     # a field of the class that its file does not mention
-    "algo=mine algo.gamma=0.9": "algo.gamma is not set in its config file; add it with a plus: +algo.gamma=…",
+    "algo=mine algo.gamma=0.9": "algo.gamma is not set in its config file; add it with a plus: +algo.gamma=0.9",
+    "algo=mine algo.schedules.epsilon.end=0.05": (
+        "algo.schedules is not set in its config file; add it with a plus: +algo.schedules.epsilon.end=0.05"
+    ),
+    "algo=mine algo.sizes=[1,2]": "algo.sizes is not set in its config file; add it with a plus: +algo.sizes=…",
     # what is not there
     "algo=mine algo._target_=my_package.Nothing": "algo._target_=my_package.Nothing: my_package has no 'Nothing'.",
     "algo=min": "algo=min: there is no such algo. Did you mean mine",
