@@ -90,6 +90,11 @@ class DrQv2(DDPG):
     shift: Annotated[Natural, Static()] = 4  # pixels by which images are moved at most
     feature_size: Size = 50  # width of the trunks between the encoder and the networks
 
+    def check_new(self, spec: EnvSpec) -> None:
+        """Refuse a shift of images where there are none."""
+        if not any(is_image(leaf) for leaf in spec.obs.seen.values()):
+            self.refuse_idle("shift", f"the observations of {spec.id}, which hold no image. Leave it out.")
+
     def build(self, spec: EnvSpec, model: Model) -> None:
         """Encoder, actor, critics with targets; the actor has none."""
         self.build_networks(spec, model)
