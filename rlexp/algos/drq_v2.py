@@ -14,9 +14,8 @@ from rlexp.algos.losses import td_priority
 from rlexp.compiling import phase
 from rlexp.config.component import component
 from rlexp.config.fields import Fraction, Natural, NonNegative, Positive, Size, Static
-from rlexp.envs.spec import EnvSpec
+from rlexp.envs.spec import EnvSpec, channels_first
 from rlexp.models import MLP, Activation, EncoderKind, Model, NetDefaults, Network, Norm
-from rlexp.models.cnn import channels_first
 from rlexp.models.encoders import feature_spec, is_image
 from rlexp.models.target import TargetNetwork
 from rlexp.optim import Adam
