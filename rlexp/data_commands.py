@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ def collect(arguments: list[str]) -> int:
             env, data, algorithm = _play_run(path, options, overrides)
     where = _write(options.to, kind, data, env, algorithm)
     _tell(data, where, kind, options.to)
+    _tell_view(env, options.policy == "replay")
     return 0
 
 
@@ -189,6 +191,25 @@ def _tell(data: Transitions, where: Path, kind: str, to: str) -> None:
     use = f"dataset={kind} dataset.{'id' if kind == 'minari' else 'path'}={to if kind == 'minari' else where}"
     print(describe(data))
     print(f"written to {where} ({use})")
+
+
+def _tell_view(env: GymEnv, replay: bool) -> None:
+    """Where training sees other episodes and rewards than evaluation, the return that was told is no score."""
+    other = env.for_evaluation()
+    differing = [f for f in fields(env) if f.init and getattr(other, f.name, None) != getattr(env, f.name)]
+    if not differing:
+        return
+    view = " ".join(f"env.{f.name}={_setting(getattr(env, f.name))}" for f in differing)
+    scores = " ".join(f"env.{f.name}={_setting(getattr(other, f.name))}" for f in differing)
+    print(
+        f"These are the episodes and rewards of training ({view}): their return is no score. "
+        + (f"Evaluation plays with {scores}." if replay else f"Add {scores} to record what evaluation plays.")
+    )
+
+
+def _setting(value: Any) -> str:
+    """As it is written on the command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # ---- data info

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,8 +94,8 @@ class Evaluator:
         generator = torch.Generator(policy.device).manual_seed(derive_seed(seed, "eval-actions"))
         watch = None if self.warned else self._watch
         try:
-            record = None if video is None else _filming(self.envs, video)
-            evaluation = _play(self.envs, policy, episodes, seed, not deterministic, generator, watch, record)
+            with _filming(self.envs, video) as record:
+                evaluation = _play(self.envs, policy, episodes, seed, not deterministic, generator, watch, record)
         except RlexpError:
             raise
         except Exception as error:
@@ -136,11 +137,26 @@ def check_filming(env: GymEnv) -> None:
         envs.close()
 
 
-def _filming(envs: VecEnv, video: Video) -> Callable[[], None]:
-    """What adds a frame of the only environment as it looks when it is called."""
+@contextmanager
+def _filming(envs: VecEnv, video: Video | None) -> Iterator[Callable[[], None] | None]:
+    """What adds a frame of the only environment as it looks when it is called.
+
+    The last one of an episode is added unasked: once the step returns, the next episode has begun.
+    """
+    if video is None:
+        yield None
+        return
     assert isinstance(envs, SyncVecEnv)
     rate = frame_rate(envs.envs[0].env)
-    return lambda: video.add(envs.render(), rate)
+
+    def record() -> None:
+        video.add(envs.render(), rate)
+
+    envs.at_end = record
+    try:
+        yield record
+    finally:
+        envs.at_end = None
 
 
 def _cannot_show(env_id: str, error: Exception, mode: str) -> str:

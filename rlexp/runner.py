@@ -134,6 +134,7 @@ class Runner:
         """Train from the beginning in a new run directory; returns the summary."""
         with self._console() as console:
             self.trainer.check_budget(self.env.num_envs)
+            self.algo.check_new(self.spec)
             self._check_filming()
             start = None if self.config["init_from"] is None else open_start(self.config, self.spec)
             self._data = self._load_dataset(console)

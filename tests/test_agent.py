@@ -470,6 +470,43 @@ def test_workers_are_kept_where_there_are_some() -> None:
     assert migrated(config) == config
 
 
+@pytest.mark.parametrize(
+    ("name", "saved", "refused"),
+    [
+        ("DQN", {"noisy_sigma": 0.3}, "algo.noisy_sigma=0.3"),
+        ("TD3", {"target_noise": 0.0, "target_noise_clip": 0.3}, "algo.target_noise_clip=0.3"),
+        ("DrQv2", {"shift": 2}, None),
+    ],
+)
+def test_a_run_saved_with_settings_of_an_algorithm_that_had_no_effect_can_be_used(
+    name: str, saved: dict[str, Any], refused: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, write = tmp_path / "run", files.config_bytes
+    with monkeypatch.context() as earlier:
+        earlier.setattr(files, "config_bytes", lambda config: write(config | {"algo": config["algo"] | saved}))
+        make(name, 64).learn(run)
+    Agent.load(run).evaluate(1)
+    resume_run(run, ["trainer.total_steps=96"], trust=EVERYTHING)
+    if refused is not None:
+        with pytest.raises(ConfigError, match="has no effect"):
+            resume_run(run, [refused], trust=EVERYTHING)
+
+
+def test_what_has_an_effect_is_kept_and_so_are_settings_of_others() -> None:
+    for algo in (
+        {"_target_": "rlexp.algos.dqn.DQN", "noisy": True, "noisy_sigma": 0.3},
+        {"_target_": "rlexp.algos.td3.TD3", "target_noise": 0.1, "target_noise_clip": 0.3},
+        {"_target_": "rlexp.algos.td3.TD3", "target_noise": 0.0, "target_noise_clip": 0.3}
+        | {"schedules": {"target_noise": {"end": 0.2}}},
+        {"_target_": "mine.Own", "noisy": False, "noisy_sigma": 0.3},
+    ):
+        assert migrated({"algo": algo}) == {"algo": algo}
+    ignored = {"_target_": "rlexp.algos.td3.TD3", "target_noise": 0.0, "target_noise_clip": 0.5}
+    schedules = {"target_noise_clip": {"end": 0.1}, "tau": {"end": 0.1}}
+    without = {"schedules": {"target_noise_clip": None, "tau": {"end": 0.1}}}
+    assert migrated({"algo": ignored | {"schedules": schedules}}) == {"algo": ignored | without}
+
+
 # ---- agents side by side
 
 

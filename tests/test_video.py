@@ -18,7 +18,7 @@ from rlexp.config.trust import EVERYTHING
 from rlexp.envs import AtariEnv, GymEnv
 from rlexp.envs.frame_rate import frame_rate
 from rlexp.errors import EnvError, RunError
-from rlexp.evaluation import check_filming
+from rlexp.evaluation import Evaluator, check_filming
 from rlexp.loggers import Logger
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
@@ -138,7 +138,28 @@ def test_an_environment_without_a_way_to_draw_is_told_so() -> None:
 def test_an_agent_films_what_it_plays(tmp_path: Path) -> None:
     agent = rlexp.DQN(env=lambda render_mode=None: CountingEnv(render_mode=render_mode), progress="none")
     played = agent.evaluate(2, video=tmp_path / "play.mp4")
-    assert len(film(tmp_path / "play.mp4")) == sum(played.lengths) == 10
+    assert len(film(tmp_path / "play.mp4")) == sum(length + 1 for length in played.lengths) == 12
+
+
+class Reel(Video):
+    """Keeps the frames."""
+
+    def _write(self, frame: np.ndarray, rate: float) -> None:
+        self.kept = [*getattr(self, "kept", []), frame]
+
+    def _finish(self, keep: bool) -> None: ...
+
+
+def test_a_film_shows_episodes_from_their_first_state_to_their_last_one(tmp_path: Path) -> None:
+    env = GymEnv(id=COUNTING, kwargs={"length": 3})
+    play = Evaluator(env, render_mode="rgb_array")
+    agent = rlexp.DQN(env=CountingEnv, progress="none")
+    with Reel(tmp_path / "never") as reel:
+        play(agent.policy, 2, seed=0, video=reel)
+    assert [int(frame[-1, -1, 0]) for frame in reel.kept] == [0, 1, 2, 3, 0, 1, 2, 3]  # the steps before each
+    play(agent.policy, 1, seed=0)  # the same environments, and nobody films them now
+    assert reel.frames == 8
+    play.close()
 
 
 def test_the_speed_of_a_film_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +198,7 @@ def test_atari_is_shown_at_sixty_emulated_frames_a_second(frame_skip: int, rate:
 
 
 @pytest.mark.parametrize("name", ["play.mp4", "play.gif"])
-def test_a_film_of_repeated_actions_lasts_as_long_as_the_episode(name: str, tmp_path: Path) -> None:
+def test_a_film_of_repeated_actions_lasts_as_long_as_the_episode_and_its_last_frame(name: str, tmp_path: Path) -> None:
     cv2 = pytest.importorskip("cv2")
     make = functools.partial(CountingEnv, length=6)
     agent = rlexp.DQN("env.action_repeat=3", env=make, progress="none")
@@ -187,7 +208,7 @@ def test_a_film_of_repeated_actions_lasts_as_long_as_the_episode(name: str, tmp_
         shown = sum(frame.info["duration"] for frame in ImageSequence.Iterator(Image.open(path))) / 1000
     else:
         shown = len(film(path)) / cv2.VideoCapture(str(path)).get(cv2.CAP_PROP_FPS)
-    assert shown == pytest.approx(6 / 30)  # 30 steps of an environment that does not say are a second
+    assert shown == pytest.approx((6 + 3) / 30)  # 30 steps of an environment that does not say are a second
 
 
 # ---- while training
@@ -210,7 +231,7 @@ def test_filming_changes_no_number_of_the_training_and_is_resumed(name: str, loo
     for path, row in zip(videos, of_videos):
         length = row["video/length"]
         assert row["video/return"] == length * (length + 1) / 2
-        assert len(film(path)) == length
+        assert len(film(path)) == length + 1
 
     runner = Runner(filmed)
     stop(runner.trainer, 90, "crash")
@@ -238,7 +259,7 @@ def test_loggers_get_a_gif_of_each_video_with_its_row(tmp_path: Path) -> None:
     runner.loggers = {"mine": logger}
     runner.train(tmp_path / "run")
     expected = [
-        (i, -(-row["video/length"] // 2)) for i, row in enumerate(rows(tmp_path / "run")) if "video/return" in row
+        (i, -(-(row["video/length"] + 1) // 2)) for i, row in enumerate(rows(tmp_path / "run")) if "video/return" in row
     ]
     assert logger.got == expected  # half of 30 frames a second
 

@@ -176,6 +176,9 @@ class Algorithm(ABC):
         if self.schedules.get(name):
             raise ConfigError(f"A schedule of {name} has no effect with {reason}")
 
+    def check_new(self, spec: EnvSpec) -> None:  # noqa: B027 (most have none)
+        """Refuse settings without effect in such an environment, of new runs: in saved ones they were taken."""
+
     def apply_schedules(self, progress: float) -> None:
         """Set every scheduled hyperparameter to its value at ``progress`` of the budget."""
         for name, (schedule, initial) in self.scheduled.items():

@@ -58,6 +58,7 @@ class C51(DQN):
     v_max: Annotated[float, Static()] = 10.0  # the largest of them
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.v_min < self.v_max:
             raise ConfigError(f"v_min={self.v_min:g} must be less than v_max={self.v_max:g}.")
         if self.n_atoms < 2:

@@ -76,6 +76,11 @@ class DQN(OffPolicyAlgorithm):
     tau: Fraction = 1.0  # share of the online network that flows into the target at each move; 1: a copy
     max_grad_norm: Positive = 10.0  # gradients are scaled down to this norm
 
+    def __post_init__(self) -> None:
+        # An epsilon beside noisy=true passes: our configs and presets begin with one, whoever adds noisy to them.
+        if not self.noisy:
+            self.refuse_idle("noisy_sigma", "noisy=false. Use noisy=true.")
+
     def build(self, spec: EnvSpec, model: Model) -> None:
         """Q-network, target and optimizer."""
         self.q = self.q_network(spec, model)

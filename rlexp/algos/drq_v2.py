@@ -14,9 +14,8 @@ from rlexp.algos.losses import td_priority
 from rlexp.compiling import phase
 from rlexp.config.component import component
 from rlexp.config.fields import Fraction, Natural, NonNegative, Positive, Size, Static
-from rlexp.envs.spec import EnvSpec
+from rlexp.envs.spec import EnvSpec, channels_first
 from rlexp.models import MLP, Activation, EncoderKind, Model, NetDefaults, Network, Norm
-from rlexp.models.cnn import channels_first
 from rlexp.models.encoders import feature_spec, is_image
 from rlexp.models.target import TargetNetwork
 from rlexp.optim import Adam
@@ -89,6 +88,11 @@ class DrQv2(DDPG):
     noise_clip: NonNegative = 0.3  # bound of the noise on the actions that are learned from, c
     shift: Annotated[Natural, Static()] = 4  # pixels by which images are moved at most
     feature_size: Size = 50  # width of the trunks between the encoder and the networks
+
+    def check_new(self, spec: EnvSpec) -> None:
+        """Refuse a shift of images where there are none."""
+        if not any(is_image(leaf) for leaf in spec.obs.seen.values()):
+            self.refuse_idle("shift", f"the observations of {spec.id}, which hold no image. Leave it out.")
 
     def build(self, spec: EnvSpec, model: Model) -> None:
         """Encoder, actor, critics with targets; the actor has none."""

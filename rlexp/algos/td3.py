@@ -33,6 +33,11 @@ class TD3(DDPG):
     target_noise: NonNegative = 0.2  # standard deviation of the noise on the target's actions, σ
     target_noise_clip: NonNegative = 0.5  # bound of that noise, c
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.target_noise == 0 and not self.schedules.get("target_noise"):
+            self.refuse_idle("target_noise_clip", "target_noise=0. Use a target_noise greater than 0.")
+
     def randomness(self, batch: Batch) -> dict[str, Tensor]:
         """The noise on the target's actions."""
         return {"next_action": self.noise(*batch.action.shape)}

@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rlexp.envs.locate import missing_package
+from rlexp.envs.spec import channels_first
 from rlexp.errors import ConfigError, EnvError
 
 MAX_SIDE = 2_048  # pixels of a side that images are scaled to: more is a mistake, or an attack on the memory
@@ -66,7 +67,7 @@ class Rendered(gym.Wrapper):
 class Images(gym.ObservationWrapper):
     """Scales images to a square of side ``resize`` and turns them grey: the observation, or every image of a Dict.
 
-    A grey image is [H, W, 1], or [H, W] if ``flat``, to be stacked.
+    Channels stay where they are, first or last. A grey image has one, or is [H, W] if ``flat``, to be stacked.
     """
 
     def __init__(self, env: gym.Env, resize: int | None, grayscale: bool, flat: bool = False) -> None:
@@ -82,8 +83,8 @@ class Images(gym.ObservationWrapper):
         self._names = [name for name, part in parts.items() if _is_image(part)]
         if not self._names:
             raise EnvError(
-                f"env.resize and env.grayscale need an image, a uint8 Box [H, W, 3] or [H, W, 1], which {space} has "
-                "not. env.pixels=true draws one."
+                f"env.resize and env.grayscale need an image, a uint8 Box of 3 axes with 1 or 3 channels, first or "
+                f"last, which {space} has not. env.pixels=true draws one."
             )
         for name in self._names:
             shape = self._convert(np.zeros(parts[name].shape or (), np.uint8)).shape
@@ -97,6 +98,12 @@ class Images(gym.ObservationWrapper):
         return observation | {name: self._convert(observation[name]) for name in self._names}
 
     def _convert(self, image: np.ndarray) -> np.ndarray:
+        if not channels_first(image.shape):
+            return self._convert_last(image)
+        image = self._convert_last(np.ascontiguousarray(np.moveaxis(image, 0, -1)))
+        return image if image.ndim == 2 else np.ascontiguousarray(np.moveaxis(image, -1, 0))
+
+    def _convert_last(self, image: np.ndarray) -> np.ndarray:
         cv2, side = self._cv2, self._resize
         if self._grayscale and image.shape[-1] == 3:
             image = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
@@ -111,4 +118,4 @@ class Images(gym.ObservationWrapper):
 def _is_image(space: spaces.Space) -> bool:
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) != 3:
         return False
-    return space.shape[-1] in (1, 3)
+    return space.shape[0 if channels_first(space.shape) else -1] in (1, 3)

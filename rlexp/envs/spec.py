@@ -23,6 +23,11 @@ LEAF_KINDS = ("box", "discrete", "multi_discrete", "multi_binary")
 ACTION_KINDS = ("discrete", "continuous", "multi_discrete", "multi_binary")
 
 
+def channels_first(shape: tuple[int, ...]) -> bool:
+    """Whether the last three axes of an image's shape are (channels, height, width)."""
+    return shape[-3] <= shape[-1]
+
+
 @dataclass(frozen=True)
 class Leaf:
     """One array of an observation."""

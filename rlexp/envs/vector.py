@@ -109,6 +109,7 @@ class SyncVecEnv(VecEnv):
         self.envs = [SeededEnv(env, spec, seed, first_index + i, self._codec) for i, env in enumerate(made)]
         self._decode = self.envs[0].action_codec.decode
         self._final = self._codec.empty(num_envs)
+        self.at_end: Callable[[], None] | None = None  # called where an episode has ended, before the next one begins
 
     def reset(self, seed: int | None = None) -> ArrayTree:  # noqa: D102
         self.seed = self.seed if seed is None else seed
@@ -142,6 +143,8 @@ class SyncVecEnv(VecEnv):
                 (out.terminated if terminated else out.truncated)[row] = True
                 write(now, out.final, row)
                 episodes.append(env.summary())
+                if self.at_end is not None:
+                    self.at_end()
                 now = env.next_episode()
             if direct:
                 obs[row] = now

@@ -10,16 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rlexp.envs.spec import channels_first
 from rlexp.errors import ConfigError
 from rlexp.models.layers import Init, init_weights
 
 if TYPE_CHECKING:
     from rlexp.envs.spec import Leaf
-
-
-def channels_first(shape: tuple[int, ...]) -> bool:
-    """Whether the last three axes of an image's shape are (channels, height, width)."""
-    return shape[-3] <= shape[-1]
 
 
 def byte_scale(leaf: Leaf) -> float | None:

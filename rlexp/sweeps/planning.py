@@ -160,6 +160,7 @@ def check_job(config: dict[str, Any], trust: Trust = EVERYTHING) -> dict[str, An
 
     runner = Runner(config, trust=trust)
     runner.trainer.check_budget(runner.env.num_envs)
+    runner.algo.check_new(runner.spec)
     runner.check_memory()
     return runner.config
 

@@ -21,7 +21,7 @@ from tests.algos.test_compiling import needs_compiler, tracing  # noqa: F401  (a
 from tests.algos.test_runs import assert_same_run, run_config, stop
 
 ON_PIXELS = ["ppo", "a2c", "trpo", "recurrent_ppo", "dqn", "c51", "qrdqn", "iqn", "rainbow", "discrete_sac"]
-ON_PIXELS += ["sac", "td3", "drq_v2"]
+ON_PIXELS += ["sac", "ddpg", "td3", "tqc", "crossq", "redq", "drq_v2"]
 
 
 def convolutions(algo) -> list[nn.Conv2d]:
@@ -54,7 +54,7 @@ def test_only_updates_without_convolutions_are_compiled_unasked() -> None:
     assert decide(setting | {"compile": True}, small_algo("dqn", obs="image"), updates, console)["compile"]
 
 
-@pytest.mark.parametrize("name", ["ppo", "dqn", "sac", "drq_v2"])
+@pytest.mark.parametrize("name", ON_PIXELS)
 def test_images_beside_vectors(name: str) -> None:
     learn(small_algo(name, obs="dict"), 1)
 

@@ -14,13 +14,22 @@ from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal
 from torch.distributions.transforms import TanhTransform
 
-from rlexp.algos import CRR, DDPG, DQN, PPO, REDQ, RLPD, TQC, DiscreteSAC, DrQv2
+from rlexp.algos import CRR, DDPG, DQN, PPO, REDQ, RLPD, TD3, TQC, DiscreteSAC, DrQv2
 from rlexp.algos.crr import AdvantageType, WeightType
 from rlexp.config.compose import compose
 from rlexp.errors import ConfigError
 from rlexp.models import Network
 from rlexp.types import Batch
-from tests.algos.common import ALGOS, CPU, algorithm, flatten, random_batch, random_rollout, small_algo
+from tests.algos.common import (
+    ALGOS,
+    CPU,
+    algorithm,
+    flatten,
+    random_batch,
+    random_rollout,
+    small_algo,
+    small_runner,
+)
 from tests.algos.test_oracles import clone, env_spec
 
 ROWS = 12
@@ -201,6 +210,46 @@ def test_settings_of_a_learned_temperature_are_refused_beside_a_fixed_one(
     algorithm(name)(**settings)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match=says):
         algorithm(name)(alpha=0.1, **settings)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "other", "says"),
+    [
+        (
+            "td3",
+            {"target_noise_clip": 0.3},
+            {"target_noise": 0.0},
+            "target_noise_clip has no effect with target_noise=0",
+        ),
+        (
+            "rebrac",
+            {"schedules": {"target_noise_clip": {"end": 0.3}}},
+            {"target_noise": 0.0},
+            "A schedule of target_noise_clip has no effect with target_noise=0",
+        ),
+        ("c51", {"noisy_sigma": 0.3, "noisy": True}, {"noisy": False}, "noisy_sigma has no effect with noisy=false"),
+        ("rainbow", {"noisy_sigma": 0.3}, {"noisy": False}, "noisy_sigma has no effect with noisy=false"),
+    ],
+)
+def test_settings_of_noise_that_is_switched_off_are_refused(
+    name: str, settings: dict[str, Any], other: dict[str, Any], says: str
+) -> None:
+    algorithm(name)(**settings)
+    with pytest.raises(ConfigError, match=says):
+        algorithm(name)(**settings | other)
+
+
+def test_a_noise_that_is_scheduled_has_a_bound() -> None:
+    TD3(target_noise=0.0, target_noise_clip=0.3, schedules={"target_noise": {"end": 0.2}})
+
+
+def test_a_shift_is_refused_where_there_are_no_images() -> None:
+    for obs, shift in (("image", 2), ("dict", 2), ("vector", 4)):
+        runner = small_runner("drq_v2", f"algo.shift={shift}", obs=obs)
+        runner.algo.check_new(runner.spec)
+    runner = small_runner("drq_v2", "algo.shift=2")  # saved runs are built so, too
+    with pytest.raises(ConfigError, match=r"shift has no effect with the observations of .*Counting-v0, which hold no"):
+        runner.train("never")
 
 
 def test_tqc_refuses_to_drop_every_quantile() -> None:

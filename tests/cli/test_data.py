@@ -103,6 +103,28 @@ def test_the_replay_memory_of_a_run_is_written(rlexp: Command, sac_run: Path) ->
     assert len(read_npz(Path("data.npz"))["rewards"]) == 60
 
 
+AS_EVALUATED = "env.episodic_life=false env.clip_rewards=false"
+
+
+def test_lives_and_clipped_rewards_of_training_are_told_from_scores(rlexp: Command, sac_run: Path) -> None:
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    small = ["trainer.total_steps=30", "trainer.learning_starts=20", "trainer.batch_size=2", "buffer.capacity=60"]
+    small += ["trainer.eval_episodes=0", "progress=none", "env.size=36", "env.max_episode_steps=200", *QUICK]
+    Runner(compose(["algo=dqn", "env=atari", "env.game=breakout", *small])).train(Path("run"))
+    lives = rlexp("collect", "run", "to=lives.npz", "steps=120")
+    games = rlexp("collect", "run", "to=games.npz", "steps=120", *AS_EVALUATED.split())
+    assert (lives.code, games.code) == (0, 0), lives.err + games.err
+    assert "(env.episodic_life=true env.clip_rewards=true): their return is no score. " in lives.out
+    assert f"Add {AS_EVALUATED} to record what evaluation plays." in lives.out
+    assert "no score" not in games.out
+    assert read_npz(Path("lives.npz"))["terminals"].any()
+    assert not read_npz(Path("games.npz"))["terminals"].any()
+    memory = rlexp("collect", "run", "to=c.npz", "policy=replay")
+    assert f"Evaluation plays with {AS_EVALUATED}." in memory.out  # what was played is played
+    assert "no score" not in rlexp("collect", sac_run, "to=d.npz", "steps=5").out
+
+
 def test_minari_is_written_and_trained_from(rlexp: Command) -> None:
     made = rlexp("collect", "random", "env=pendulum", "env.max_episode_steps=10", "to=pendulum/random-v0", "steps=40")
     assert made.code == 0, made.err

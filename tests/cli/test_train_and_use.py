@@ -211,7 +211,7 @@ def test_rendering_without_a_display_says_so_in_one_line(
     assert answer.err.count("\n") == 1
 
 
-def test_a_video_shows_every_step_of_the_episodes(rlexp: Command, trained: Path) -> None:
+def test_a_video_shows_every_state_of_the_episodes(rlexp: Command, trained: Path) -> None:
     cv2 = pytest.importorskip("cv2")
     pytest.importorskip("pygame")
     answer = rlexp("eval", trained, "episodes=2", "video=true", "env.max_episode_steps=5", "checkpoint=last")
@@ -222,7 +222,7 @@ def test_a_video_shows_every_step_of_the_episodes(rlexp: Command, trained: Path)
     shapes = []
     while (read := film.read())[0]:
         shapes.append(read[1].shape)
-    assert shapes == [(400, 600, 3)] * 10
+    assert shapes == [(400, 600, 3)] * 12
 
 
 def test_a_gif_lies_where_it_is_asked_for(rlexp: Command, trained: Path, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_gif_lies_where_it_is_asked_for(rlexp: Command, trained: Path, tmp_pat
     assert answer.code == 0, answer.err
     assert "new/short.gif" in answer.out
     with Image.open(tmp_path / "new" / "short.gif") as image:
-        assert (image.size, image.n_frames) == ((320, 213), 2)  # every third of five: 50 a second become 17
+        assert (image.size, image.n_frames) == ((320, 213), 2)  # every third of six: 50 a second become 17
     assert not (trained / "videos").exists()
 
 

@@ -1,10 +1,13 @@
 """Images as observations: drawn, scaled, grey, stacked, and the same when an episode is played again."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from rlexp.envs import CartPolePixels, GymEnv, PendulumPixels
 from rlexp.envs.drawn import Canvas
+from rlexp.envs.pixels import Images
 from rlexp.errors import ConfigError, EnvError
 from tests.counting import COUNTING, image
 from tests.envs.common import play, random_actions, same_steps
@@ -40,6 +43,46 @@ def test_of_a_dict_only_the_images_are_scaled():
     obs, _ = env.reset(seed=0)
     assert obs["image"].shape == (20, 20, 3)
     assert obs["vector"].shape == (3,)
+
+
+class TwoCameras(gym.Env):
+    """One image with its channels last, the same one with its channels first, and one that is neither."""
+
+    observation_space = spaces.Dict(
+        {
+            "last": spaces.Box(0, 255, (30, 40, 3), np.uint8),
+            "first": spaces.Box(0, 255, (3, 30, 40), np.uint8),
+            "grid": spaces.Box(0, 255, (5, 30, 40), np.uint8),
+        }
+    )
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        image = self.np_random.integers(0, 256, (30, 40, 3), np.uint8)
+        return {"last": image, "first": image.transpose(2, 0, 1), "grid": np.zeros((5, 30, 40), np.uint8)}, {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "shape"),
+    [
+        ({"resize": 20, "grayscale": False}, (20, 20, 3)),
+        ({"resize": 20, "grayscale": True}, (20, 20, 1)),
+        ({"resize": None, "grayscale": True}, (30, 40, 1)),
+        ({"resize": 20, "grayscale": True, "flat": True}, (20, 20)),
+    ],
+)
+def test_channels_are_found_where_they_are_and_stay_there(settings, shape):
+    env = Images(TwoCameras(), **settings)
+    obs, _ = env.reset(seed=0)
+    assert env.observation_space.contains(obs)
+    assert (obs["last"].shape, obs["grid"].shape) == (shape, (5, 30, 40))
+    first = obs["first"] if len(shape) == 2 else obs["first"].transpose(1, 2, 0)
+    np.testing.assert_array_equal(first, obs["last"])
+    single = gym.wrappers.TransformObservation(
+        TwoCameras(), lambda obs: obs["first"], TwoCameras.observation_space["first"]
+    )
+    np.testing.assert_array_equal(Images(single, **settings).reset(seed=0)[0], obs["first"])
 
 
 def test_images_are_restored_exactly():

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from rlexp.envs.spec import Leaf
+from rlexp.envs.spec import Leaf, channels_first
 from rlexp.errors import ConfigError
-from rlexp.models.cnn import channels_first
 from rlexp.models.encoders import Encoder, EncoderKind
 from tests.models.specs import box, discrete, image, multi_discrete, obs_spec
 
