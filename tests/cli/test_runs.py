@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -242,6 +243,16 @@ def test_a_run_is_exported_with_its_normaliser_under_its_name(rlexp: Command, tr
         refused = rlexp("export", trained, f"to={place}")
         assert (refused.code, refused.out) == (1, "")
         assert "policy.pt2 cannot be written: " in refused.err
+
+
+def test_jobs_of_two_sweeps_are_exported_under_different_names(rlexp: Command, trained: Path) -> None:
+    for sweep in ("first", "second"):
+        shutil.copytree(trained, Path("outputs", sweep, "0"), symlinks=True)
+        Path("outputs", sweep, "sweep.json").touch()
+        answer = rlexp("export", f"outputs/{sweep}/0", "to=torch")
+        assert (answer.code, answer.err) == (0, "")
+        assert f"written   {sweep}-0.pt2 (" in answer.out
+        assert Path(f"{sweep}-0.pt2").is_file()
 
 
 def test_what_takes_a_minute_is_said_beforehand(rlexp: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
