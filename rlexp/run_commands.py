@@ -46,7 +46,8 @@ def list_runs(arguments: Sequence[str]) -> int:
     known = dict.fromkeys(key for run in runs for key in run["settings"])
     for key in options.show:
         if key not in known:
-            raise ConfigError(f"show={key}: none of the runs has such a setting.{suggest(key, known)}")
+            likely = suggest(key, known, otherwise="Any setting of a config can be shown (algo.gamma).")
+            raise ConfigError(f"show={key}: none of the runs has such a setting.{likely}")
     print_runs(runs, settings=options.show)
     for run in runs:
         if run["status"] == "damaged":

@@ -86,10 +86,25 @@ def test_pretraining_is_part_of_the_progress_of_a_mixed_run(rlexp: Command, tmp_
         (["status=fialed"], "status=fialed: no run can be that. Did you mean failed or killed?"),
         (["since=yesterday"], "since=yesterday: write how long ago, 90m, 12h, 3d or 2w, or a date"),
         (["since=999999w"], "since=999999w: write how long ago, 90m, 12h, 3d or 2w, or a date"),
-        (["sort=retrun"], "retrun: none of the 4 runs has such a setting."),
+        (["sort=retrun"], "sort=retrun: none of the 4 runs has such a setting. Did you mean return?"),
+        (["sort=algo.gama"], "sort=algo.gama: none of the 4 runs has such a setting. Did you mean algo.gamma"),
+        (
+            ["sort=-blah"],
+            "sort=-blah: none of the 4 runs has such a setting. There are name, created, status, done, steps, updates, "
+            "time, return, best, algo, env, seed, and any setting of a config (algo.gamma).\n",
+        ),
+        (
+            ["nokey=3"],
+            "nokey: none of the 4 runs has such a setting. There are status, algo, env, name, group, since, limit, "
+            "sort, and any setting of a config (algo.gamma=…).\n",
+        ),
+        (["steps=1000"], "steps: none of the 4 runs has such a setting."),
         (["limit=many"], "limit must be a whole number, not many."),
         (["limit=0"], "limit must be at least 1, not 0."),
-        (["show=nothing"], "show=nothing: none of the runs has such a setting."),
+        (
+            ["show=nothing"],
+            "show=nothing: none of the runs has such a setting. Any setting of a config can be shown (algo.gamma).\n",
+        ),
         (["nowhere"], "There is no folder nowhere."),
         (["--all"], "--all: no such option."),
     ],
