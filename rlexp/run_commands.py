@@ -46,7 +46,8 @@ def list_runs(arguments: Sequence[str]) -> int:
     known = dict.fromkeys(key for run in runs for key in run["settings"])
     for key in options.show:
         if key not in known:
-            raise ConfigError(f"show={key}: none of the runs has such a setting.{suggest(key, known)}")
+            likely = suggest(key, known, otherwise="Any setting of a config can be shown (algo.gamma).")
+            raise ConfigError(f"show={key}: none of the runs has such a setting.{likely}")
     print_runs(runs, settings=options.show)
     for run in runs:
         if run["status"] == "damaged":
@@ -114,7 +115,7 @@ def export(arguments: list[str]) -> int:
     from rlexp.exporting import export as write
     from rlexp.loading import load
 
-    target, kind = export_target(options.to, path.resolve().name)
+    target, kind = export_target(options.to, _own_name(path.resolve()))
     check_exportable(target, kind)
     with opening(path):
         loaded = load(
@@ -136,3 +137,10 @@ def export(arguments: list[str]) -> int:
     print(f"equal     to the agent on {done.compared} observations")
     print(f"written   {short_path(done.path)} ({done.path.stat().st_size / 1e3:,.0f} kB)")
     return 0
+
+
+def _own_name(path: Path) -> str:
+    """What a run is called outside of its folder: job 3 of a sweep is SWEEP-3, since every sweep has a 3."""
+    from rlexp.sweeps.sweep_dir import SweepDir
+
+    return f"{path.parent.name}-{path.name}" if SweepDir.is_sweep(path.parent) else path.name

@@ -20,6 +20,8 @@ from rlexp.run_dir import RunDir
 
 MAX_DEPTH = 3  # outputs/NAME, outputs/SWEEP/JOB
 STATES = ("running", "completed", "interrupted", "failed", "killed", "pruned", "damaged")
+# What runs are asked for beside settings.
+FILTERS: tuple[str, ...] = ("status", "algo", "env", "name", "group", "since", "limit", "sort")
 AGES = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -165,10 +167,8 @@ class Query:
         """Those of the runs, in their order."""
         flats = [self._values(run) for run in runs]
         known = dict.fromkeys(key for flat in flats for key in flat)
-        wanted = {**self.where, **({self.sort.lstrip("-"): []} if self.sort else {})}
-        for key in wanted:
-            if runs and key not in (*known, "env", "status", *SORTED_BY):
-                raise ConfigError(f"{key}: none of the {len(runs)} runs has such a setting.{suggest(key, known)}")
+        if runs:
+            self._check_keys(known, len(runs))
         for value in self.where.get("status", []):
             if not any(_fits(state, [value]) for state in STATES):
                 raise ConfigError(f"status={value}: no run can be that.{suggest(value, STATES)}")
@@ -183,6 +183,18 @@ class Query:
         if self.sort is not None:
             chosen = self._sorted(chosen)
         return [run for run, _ in chosen[: self.limit]]
+
+    def _check_keys(self, known: Iterable[str], runs: int) -> None:
+        """Refuse what no run has. Settings are near a hundred: named is what there is beside them."""
+        asked = [(key, key, FILTERS, "algo.gamma=…") for key in self.where]
+        if self.sort is not None:
+            asked.append((f"sort={self.sort}", self.sort.lstrip("-"), COLUMNS, "algo.gamma"))
+        for said, key, beside, example in asked:
+            names = dict.fromkeys((*known, *beside))
+            if key not in names:
+                there = f"There are {', '.join(beside)}, and any setting of a config ({example})."
+                likely = suggest(key, names, otherwise=there)
+                raise ConfigError(f"{said}: none of the {runs} runs has such a setting.{likely}")
 
     def _values(self, run: Mapping[str, Any]) -> dict[str, Any]:
         flat = flat_config(run.get("config") or {})
@@ -228,6 +240,7 @@ SORTED_BY: dict[str, Any] = {
     "return": lambda run: _result(run.get("eval")),
     "best": lambda run: _result(run.get("best_eval") or run.get("eval")),
 }
+COLUMNS: tuple[str, ...] = (*SORTED_BY, "algo", "env", "seed")  # what runs are sorted by beside settings
 
 
 def _order(value: Any) -> tuple[int, float, list[tuple[int, int, str]]]:

@@ -58,12 +58,14 @@ _OURS = {
 }
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """`` Did you mean beta?`` or what there is, as the end of a message."""
+def suggest(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
+    """`` Did you mean beta?`` or what there is, as the end of a message; ``otherwise`` instead of a screen of names."""
     names = list(known)
     near = _named(word, names) if word in _OURS else []
     if near := near or difflib.get_close_matches(word, names, n=3, cutoff=0.6):
         return _question(near)
+    if otherwise is not None:
+        return f" {otherwise}"
     return f" There are: {', '.join(names)}." if names else ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -85,10 +86,25 @@ def test_pretraining_is_part_of_the_progress_of_a_mixed_run(rlexp: Command, tmp_
         (["status=fialed"], "status=fialed: no run can be that. Did you mean failed or killed?"),
         (["since=yesterday"], "since=yesterday: write how long ago, 90m, 12h, 3d or 2w, or a date"),
         (["since=999999w"], "since=999999w: write how long ago, 90m, 12h, 3d or 2w, or a date"),
-        (["sort=retrun"], "retrun: none of the 4 runs has such a setting."),
+        (["sort=retrun"], "sort=retrun: none of the 4 runs has such a setting. Did you mean return?"),
+        (["sort=algo.gama"], "sort=algo.gama: none of the 4 runs has such a setting. Did you mean algo.gamma"),
+        (
+            ["sort=-blah"],
+            "sort=-blah: none of the 4 runs has such a setting. There are name, created, status, done, steps, updates, "
+            "time, return, best, algo, env, seed, and any setting of a config (algo.gamma).\n",
+        ),
+        (
+            ["nokey=3"],
+            "nokey: none of the 4 runs has such a setting. There are status, algo, env, name, group, since, limit, "
+            "sort, and any setting of a config (algo.gamma=…).\n",
+        ),
+        (["steps=1000"], "steps: none of the 4 runs has such a setting."),
         (["limit=many"], "limit must be a whole number, not many."),
         (["limit=0"], "limit must be at least 1, not 0."),
-        (["show=nothing"], "show=nothing: none of the runs has such a setting."),
+        (
+            ["show=nothing"],
+            "show=nothing: none of the runs has such a setting. Any setting of a config can be shown (algo.gamma).\n",
+        ),
         (["nowhere"], "There is no folder nowhere."),
         (["--all"], "--all: no such option."),
     ],
@@ -242,6 +258,16 @@ def test_a_run_is_exported_with_its_normaliser_under_its_name(rlexp: Command, tr
         refused = rlexp("export", trained, f"to={place}")
         assert (refused.code, refused.out) == (1, "")
         assert "policy.pt2 cannot be written: " in refused.err
+
+
+def test_jobs_of_two_sweeps_are_exported_under_different_names(rlexp: Command, trained: Path) -> None:
+    for sweep in ("first", "second"):
+        shutil.copytree(trained, Path("outputs", sweep, "0"), symlinks=True)
+        Path("outputs", sweep, "sweep.json").touch()
+        answer = rlexp("export", f"outputs/{sweep}/0", "to=torch")
+        assert (answer.code, answer.err) == (0, "")
+        assert f"written   {sweep}-0.pt2 (" in answer.out
+        assert Path(f"{sweep}-0.pt2").is_file()
 
 
 def test_what_takes_a_minute_is_said_beforehand(rlexp: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,6 +192,44 @@ def test_a_phone_needs_no_scrolling_aside(running: Browser, pages: dict[str, Pat
         assert running.js("document.documentElement.scrollWidth") <= 375, name
 
 
+def test_a_phone_shows_the_return_beside_the_name_and_that_there_is_more(
+    running: Browser, pages: dict[str, Path]
+) -> None:
+    running.size(390, 844, phone=True)
+    running.open(pages["two"])
+    heads = "[...document.querySelectorAll('#runs th')].map(th => th.innerText.replace(' ↓', ''))"
+    seen = "[...document.querySelectorAll('#runs td:nth-child(2)')].every(td => td.getBoundingClientRect().right < 360)"
+    assert running.js(heads)[:3] == ["run", "return", "status"]
+    assert running.js(seen) is True
+    assert faded(running, "#runs-section .scroll") == ["on-right"]
+    running.js("document.querySelector('#runs-section .scroll').scrollLeft = 9999")
+    assert faded(running, "#runs-section .scroll") == ["on-left"]
+    running.size(1200, 900)
+    assert faded(running, "#runs-section .scroll") == []
+    assert running.js(heads)[:3] == ["run", "status", "gamma"]
+
+
+def test_parallel_coordinates_begin_with_the_return_where_not_all_axes_have_room(
+    running: Browser, pages: dict[str, Path]
+) -> None:
+    running.size(390, 844, phone=True)
+    running.open(pages["three"])
+    titles = "[...document.querySelectorAll('#settings text.title')].map(t => t.textContent)"
+    assert running.js(titles) == ["return", "gamma", "learning_rate", "tau"]
+    assert "begins on the left at its return" in running.js("document.getElementById('settings-hint').innerText")
+    assert faded(running, "#settings .scroll") == ["on-right"]
+
+
+def faded(page: Browser, selector: str) -> list[str]:
+    """The edges at which a part of the page goes on, once the browser has laid it out."""
+    time.sleep(0.3)
+    names = page.js(f"[...document.querySelector({json.dumps(selector)}).classList]")
+    assert page.js(f"getComputedStyle(document.querySelector({json.dumps(selector)})).maskImage !== 'none'") is (
+        len(names) > 1
+    )
+    return [name for name in names if name.startswith("on-")]
+
+
 def test_what_a_hostile_run_says_is_shown_and_not_obeyed(running: Browser, pages: dict[str, Path]) -> None:
     running.complaints.clear()
     running.requests.clear()

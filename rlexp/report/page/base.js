@@ -136,6 +136,22 @@ function visibleGroups() {
   return [...members].sort((a, b) => a[0] - b[0]).map(([group, runs]) => ({ group, runs, label: data.groups[group].label, values: data.groups[group].values }));
 }
 
+// ---- small screens
+
+const phone = matchMedia("(max-width: 640px)"); // as in page.css
+// A part that scrolls fades out at the edges where it goes on: phones show no scroll bar.
+function scrolling(box) {
+  const mark = () => {
+    const right = box.scrollWidth - box.clientWidth - box.scrollLeft, down = box.scrollHeight - box.clientHeight - box.scrollTop;
+    for (const [name, left] of [["on-left", box.scrollLeft], ["on-right", right], ["on-down", down]]) box.classList.toggle(name, left > 1);
+  };
+  box.addEventListener("scroll", mark, { passive: true });
+  const sizes = new ResizeObserver(mark);
+  for (const each of [box, ...box.children]) sizes.observe(each);
+  new MutationObserver(mark).observe(box, { childList: true });
+  return box;
+}
+
 // ---- tooltip
 
 function showTip(event, ...children) {

@@ -66,6 +66,8 @@ function listen() {
   byId("details").addEventListener("click", (event) => { if (event.target === byId("details")) byId("details").close(); });
   let width = innerWidth;
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; drawCurves(); drawSettings(); } });
+  phone.addEventListener("change", drawTable);
+  for (const box of [document.querySelector("#runs-section .scroll"), byId("legend")]) scrolling(box);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawSettings); // its letters are dark or light
   addEventListener("scroll", hideTip, { passive: true });
 }

@@ -44,7 +44,7 @@ function drawSettings() {
   const mixed = keys.filter((key) => key !== across && key !== (view === "heat" ? down : null)).map((key) => NAMES.get(key));
   const over = mixed.length && view !== "parallel" ? ` The other settings (${mixed.join(", ")}) are averaged over.` : "";
   if (view === "heat") { box.replaceChildren(heatMap(groups, across, down)); byId("settings-hint").textContent = `Mean ${what} of each combination; stronger colour is higher.${over}`; }
-  else if (view === "parallel") { box.replaceChildren(parallel(groups, keys, share)); byId("settings-hint").textContent = `Every line is a combination of settings; it ends on the right at its ${what}. Stronger colour is higher.`; }
+  else if (view === "parallel") { box.replaceChildren(parallel(groups, keys, share)); byId("settings-hint").textContent = `Every line is a combination of settings; it ${resultFirst(keys) ? "begins on the left" : "ends on the right"} at its ${what}. Stronger colour is higher.`; }
   else { box.replaceChildren(dots(groups, across)); byId("settings-hint").textContent = `Every dot is a run, the lines are the mean ${what}.${keys.length > 1 ? over : ""}`; }
 }
 function groupTip(event, title, groups) {
@@ -67,7 +67,7 @@ function heatMap(groups, across, down) {
       const tell = (event) => groupTip(event, `${NAMES.get(across)}=${setting(column)}, ${NAMES.get(down)}=${setting(row)}`, cell);
       return el("td", { style: { background: heat(share(y)), color: strong ? (dark() ? "#0b1020" : "#ffffff") : "var(--text)" }, onpointermove: tell, onpointerleave: hideTip }, (y === high && high > low ? "★ " : "") + format(y));
     })))));
-  return el("div", { class: "scroll" }, table);
+  return scrolling(el("div", { class: "scroll" }, table));
 }
 // Places of values on an axis: evenly where they are few or words, else by size (logarithmic over many powers of ten).
 function axisOf(values) {
@@ -86,11 +86,15 @@ function frame(height, least = 0) {
   const width = Math.max(byId("settings").clientWidth || 800, least);
   return [width, svg("svg", { viewBox: `0 0 ${width} ${height}`, height, style: { "min-width": `${least}px` }, role: "img", "aria-label": "settings and results" })];
 }
+const roomFor = (keys) => 92 * (keys.length + 1);
+// Where not all axes are seen at once, the one that matters most is the one that is.
+const resultFirst = (keys) => byId("settings").clientWidth < roomFor(keys);
 function parallel(groups, keys, share) {
-  const height = 330, [width, root] = frame(height, 92 * (keys.length + 1)), top = 42, bottom = 20, side = Math.min(60, width / 10);
+  const height = 330, [width, root] = frame(height, roomFor(keys)), top = 42, bottom = 20, side = Math.min(60, width / 10);
   const axes = keys.map((key) => ({ name: NAMES.get(key), ...axisOf(distinct(groups, key)), of: (group) => group.values[key] }));
   const ys = groups.map((group) => group.y), [low, high] = [Math.min(...ys), Math.max(...ys)];
-  axes.push({ name: VALUES[state.value][0], at: (y) => high > low ? (y - low) / (high - low) : 0.5, labels: high > low ? [[0, format(low)], [0.5, format((low + high) / 2)], [1, format(high)]] : [[0.5, format(low)]], of: (group) => group.y });
+  const result = { name: VALUES[state.value][0], at: (y) => high > low ? (y - low) / (high - low) : 0.5, labels: high > low ? [[0, format(low)], [0.5, format((low + high) / 2)], [1, format(high)]] : [[0.5, format(low)]], of: (group) => group.y };
+  if (resultFirst(keys)) axes.unshift(result); else axes.push(result);
   const px = (index) => side + index / (axes.length - 1) * (width - 2 * side), py = (at) => height - bottom - at * (height - top - bottom);
   const lines = svg("g"), hits = svg("g");
   const sorted = [...groups].sort((a, b) => a.y - b.y);
@@ -109,7 +113,7 @@ function parallel(groups, keys, share) {
       svg("text", { class: "title", x: first ? x - side + 4 : last ? x + side - 4 : x, y: index % 2 && width < 560 ? 30 : 16, "text-anchor": anchor }, axis.name),
       axis.labels.map(([at, text]) => svg("text", { class: "halo", x: last ? x + 6 : x - 6, y: py(at) + 4, "text-anchor": last ? "start" : "end" }, text)));
   }), hits);
-  return el("div", { class: "scroll" }, root);
+  return scrolling(el("div", { class: "scroll" }, root));
 }
 function dots(groups, key) {
   const height = 300, [width, root] = frame(height), margin = { left: 58, right: 14, top: 14, bottom: 42 };

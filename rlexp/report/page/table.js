@@ -1,10 +1,12 @@
-// The runs as a table: any column sorts, a row opens its details.
+// The runs as a table: any column sorts, a row opens its details. On a phone the return stands beside the name.
 function columns() {
   const envs = new Set(data.runs.map((run) => run.env)).size > 1, algos = new Set(data.runs.map((run) => run.algo)).size > 1;
   const keys = [...data.keys, ...(state.more ? data.more_keys : [])].filter((key) => !["seed", "algo", "env.id"].includes(key));
   const some = (name) => data.runs.some((run) => run[name] !== null && run[name] !== undefined && run[name] !== "");
+  const result = { key: "result", title: "return", of: (run) => run.result, cell: (run) => withSpread(run.result, run.spread), title2: "of the last evaluation, ± standard deviation over its episodes; without evaluations, of the last training episodes" };
   const list = [
     { key: "name", title: "run", of: (run) => run.name, cell: nameCell },
+    phone.matches ? result : null,
     { key: "status", title: "status", of: (run) => run.status, cell: (run) => el("span", { class: `status ${run.status}`, title: run.problem }, run.status) },
     algos || state.more ? { key: "algo", title: "algo", of: (run) => run.algo } : null,
     envs || state.more ? { key: "env", title: "env", of: (run) => run.env } : null,
@@ -15,7 +17,7 @@ function columns() {
     state.more && some("progress") ? { key: "progress", title: "done", of: (run) => run.progress, show: (value) => `${Math.round(value * 100)}%` } : null,
     { key: "time", title: "time", of: (run) => run.time, show: duration },
     state.more ? { key: "created", title: "started", of: (run) => run.created, show: (text) => text.slice(0, 16).replace("T", " ") } : null,
-    { key: "result", title: "return", of: (run) => run.result, cell: (run) => withSpread(run.result, run.spread), title2: "of the last evaluation, ± standard deviation over its episodes; without evaluations, of the last training episodes" },
+    phone.matches ? null : result,
     some("best") ? { key: "best", title: "best", of: (run) => run.best, cell: (run) => withSpread(run.best, run.best_spread), title2: "the best evaluation" } : null,
   ].filter(Boolean);
   for (const column of list) {
