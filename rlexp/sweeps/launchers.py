@@ -363,7 +363,7 @@ class RayLauncher(PooledLauncher):
             own["_system_config"] = {"worker_niceness": 0}
         try:
             ray.init(address=self.address or "local", logging_level=logging.ERROR, log_to_driver=False, **own)
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except Exception as error:  # Ray raises a plain one where its node does not come up in time
             raise RunError(f"launcher=ray: {' '.join(str(error).split())}") from error
         remote = ray.remote(num_cpus=self.cores, num_gpus=self.gpus, max_retries=0)(run_elsewhere)
         return _RayEngine(ray, remote)
