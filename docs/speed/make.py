@@ -103,7 +103,7 @@ def speed(document: dict[str, Any]) -> str:
                 peer,
                 f"**{best['ratio']:.1f}×**" if "ratio" in best else "",
                 f"{result['least']:g}× {'reached' if best.get('ratio', 0) >= result['least'] else 'missed'}",
-                between_cores(best),
+                between_cores(result),
             ]
         )
     head = ["work", "rlexp per second (threads)", "peer", "per second (threads)", "ratio", "goal", "between cores"]
@@ -121,11 +121,14 @@ moves its two cores: now they share a cache (some 650 ns with the measuring loop
 """
 
 
-def between_cores(best: dict[str, Any]) -> str:
-    """Medians of the round trips around the measurements of either side."""
+def between_cores(result: dict[str, Any]) -> str:
+    """Medians of the round trips around the measurements of either side at its better number of threads."""
     cells = []
     for side in ("rlexp", "peer"):
-        trips = [trip for pair in best.get(side, {}).get("round_trips_ns", []) for trip in pair if trip is not None]
+        if side not in result["best"]:
+            continue
+        measured = result["threads"][str(result["best"][side]["threads"])][side]
+        trips = [trip for pair in measured.get("round_trips_ns", []) for trip in pair if trip is not None]
         cells += [f"{statistics.median(trips):.0f}"] if trips else []
     return f"{', '.join(cells)} ns" if cells else ""
 
