@@ -186,6 +186,8 @@ class FireLives(gym.Wrapper):
 class EpisodicLife(gym.Wrapper):
     """A lost life ends the episode; the next one goes on with the same game, and says so in the info of its reset."""
 
+    keeps_observations = True  # see GymEnv: stacks below it are still those of the frames in turn
+
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
         self._lives, self._lost = 0, False

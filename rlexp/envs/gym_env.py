@@ -215,9 +215,11 @@ class _Recipe:
 def _stacks_of(env: gym.Env, obs: ObsSpec) -> ObsSpec:
     """The leaves that our own FrameStack gives are marked as such: memories store each of their frames once.
 
-    Not below another wrapper, which may make something else of a stack than its frames in turn.
+    Not below a wrapper that may make something else of a stack than its frames in turn.
     """
-    if isinstance(env, MaskInObservation):
+    while isinstance(env, MaskInObservation | gym.RewardWrapper | gym.wrappers.TimeLimit) or (
+        isinstance(env, gym.Wrapper) and getattr(type(env), "keeps_observations", False)
+    ):
         env = env.env
     if not isinstance(env, FrameStack):
         return obs

@@ -88,7 +88,9 @@ class Trainer(ABC):
             "evals_since_best",
             "new_best",
             "stop_reason",
-            "unevaluated",
+            "iterated_from",
+            "followed",
+            "evaluation_owed",
         }
     )
 
@@ -204,22 +206,24 @@ class Trainer(ABC):
         self.evals_since_best = 0
         self.new_best = False  # the next checkpoint is the best so far
         self.stop_reason: str | None = None
-        self.unevaluated: int | None = None  # where the clock stood before the iteration whose evaluation is under way
+        self.iterated_from: int | None = None  # where the clock stood before the latest iteration
+        self.followed = 0.0  # the share of the budget that its schedules followed
+        self.evaluation_owed = False  # that iteration's, which a signal may break off
         self.prepare()
 
     def train(self) -> None:
         """Run to the end of the budget, an early stop, or a signal."""
         work = self.work
         self.started = time.monotonic()
-        for callback in work.callbacks:
-            callback.on_start(self)
         try:
+            for callback in work.callbacks:
+                callback.on_start(self)
             self._go_on()
+            for callback in work.callbacks:
+                callback.on_end(self)
         except EvaluationBroken:
             self.save_checkpoint()
             raise Interrupted(work.signal_number or 0) from None
-        for callback in work.callbacks:
-            callback.on_end(self)
         self.save_checkpoint()  # last of all: whatever was decided is in it
 
     def _go_on(self) -> None:
@@ -227,16 +231,17 @@ class Trainer(ABC):
         work = self.work
         if work.origin is not None and not self.checkpoint_number:
             self._begin_with_agent()
-        if self.unevaluated is not None:
-            self._after_logging(self.unevaluated)
+        if self.iterated_from is not None:  # resumed: what is owed sees the hyperparameters of that iteration
+            self._follow_schedules(self.followed)
+            if self.evaluation_owed:
+                self.evaluation_owed = False
+                self._after_logging(self.iterated_from)
         while not self.finished():
             if work.signal_number is not None:
                 self.save_checkpoint()
                 raise Interrupted(work.signal_number)
-            before = self.clock
-            if self.algo.scheduled:
-                self.algo.apply_schedules(self.progress)
-                self.follow_gamma()
+            self.iterated_from = before = self.clock
+            self._follow_schedules(self.progress)
             self.iterate()
             work.recorder.tick(self.clock, self.budget)
             self._after(before)
@@ -244,6 +249,13 @@ class Trainer(ABC):
             self.log()
         if self.eval_episodes and self.last_eval_clock != self.clock:
             self.evaluate()
+
+    def _follow_schedules(self, progress: float) -> None:
+        """Set what is scheduled to its value at this share of the budget."""
+        self.followed = progress
+        if self.algo.scheduled:
+            self.algo.apply_schedules(progress)
+            self.follow_gamma()
 
     def _begin_with_agent(self) -> None:
         """Evaluate the agent that the run starts with, and keep it: from here on the earlier run is not needed."""
@@ -275,9 +287,8 @@ class Trainer(ABC):
 
     def _after_logging(self, before: int) -> None:
         if self.eval_episodes and self._crossed(self.eval_interval, before):
-            self.unevaluated = before
+            self.evaluation_owed = True
             self.evaluate()
-            self.unevaluated = None
         if self._crossed(self.video_interval, before):
             self.film()
         for callback in self.work.callbacks:
@@ -356,6 +367,7 @@ class Trainer(ABC):
             evaluation = self.work.evaluator(self.policy, self.eval_episodes, seed=seed)
         finally:
             self.work.evaluating = False
+        self.evaluation_owed = False
         self.last_eval, self.last_eval_clock = evaluation.summary(), self.clock
         self.work.recorder.write(self.counters() | evaluation.row())
         if self.best_score is None or evaluation.score > self.best_score:
@@ -434,7 +446,9 @@ class Trainer(ABC):
                 "best_eval": self.best_eval,
                 "evals_since_best": self.evals_since_best,
                 "stop_reason": self.stop_reason,
-                "unevaluated": self.unevaluated,
+                "iterated_from": self.iterated_from,
+                "followed": self.followed,
+                "evaluation_owed": self.evaluation_owed,
             },
         }
 
@@ -450,7 +464,9 @@ class Trainer(ABC):
         self.best_eval, self.evals_since_best = progress["best_eval"], progress["evals_since_best"]
         if any(each is not None and self.work.evaluator.key not in each for each in (self.last_eval, self.best_eval)):
             raise ValueError(f"progress holds an evaluation without {self.work.evaluator.key}")
-        self.stop_reason, self.unevaluated = progress["stop_reason"], progress["unevaluated"]
+        self.stop_reason = progress["stop_reason"]
+        self.iterated_from, self.followed = progress["iterated_from"], progress["followed"]
+        self.evaluation_owed = progress["evaluation_owed"]
         self.policy.load_state_dict(state["policy"])
         self.load_loop_state(state["loop"], segments)
         for callback, saved in zip(self.work.callbacks, state["callbacks"], strict=True):
@@ -460,22 +476,26 @@ class Trainer(ABC):
 def _checked_progress(progress: dict[str, Any]) -> dict[str, Any]:
     """The counters and results of a checkpoint, which may be a stranger's; ValueError if they cannot be any."""
     # not in the first checkpoints of this format
-    progress = {"successes": [], "last_log_step": -1, "unevaluated": None, **progress}
+    later = {"successes": [], "last_log_step": -1, "iterated_from": None, "followed": 0.0, "evaluation_owed": False}
+    progress = {**later, **progress}
     evals = [progress[name] for name in ("last_eval", "best_eval") if progress[name] is not None]
     numbers = [
         progress["seconds"],
+        progress["followed"],
         *progress["successes"],
         *progress["metrics"].values(),
         *(value for each in evals for value in each.values()),
     ]
     episodes = [number for episode in progress["episodes"] for number in episode]
     counters = [progress[name] for name in ("env_steps", "updates", "rows", "evals_since_best")]
-    counters += [] if progress["unevaluated"] is None else [progress["unevaluated"]]
+    counters += [] if progress["iterated_from"] is None else [progress["iterated_from"]]
     counters += [progress["last_eval_clock"] + 1, progress["last_log_step"] + 1]  # -1: never
     if not all(type(number) in (int, float) for number in numbers + episodes) or not progress["seconds"] >= 0:
         raise ValueError("progress holds something that is not a number")
     if not all(type(counter) is int and 0 <= counter < 2**62 for counter in counters):
         raise ValueError("progress holds a counter that cannot be")
+    if not isinstance(progress["evaluation_owed"], bool):
+        raise ValueError("progress does not say whether an evaluation is owed")
     if not isinstance(progress["stop_reason"], str | None):
         raise ValueError("progress holds no reason to stop")
     return progress

@@ -29,6 +29,7 @@ class Collector:
     def start(self) -> ArrayTree:
         """Begin the first episodes."""
         self.obs = self.envs.reset()
+        self._refuse_nan(self.obs)
         self._observe(self.obs)
         return self.obs
 
@@ -39,7 +40,9 @@ class Collector:
     def step(self, env_action: np.ndarray, carry: Tensor | None = None) -> VecStep:
         """Step every environment; afterwards ``obs`` and ``carry`` are those to act on next."""
         step = self.envs.step(env_action)
-        self._refuse_nan(step)
+        self._refuse_nan(step.next_obs, step.reward)
+        if step.obs is not step.next_obs:
+            self._refuse_nan(step.obs)
         self.obs, self.carry = step.obs, carry
         if self.policy.reward_normalizer is not None:
             self.policy.reward_normalizer.update(step.reward, step.terminated | step.truncated)
@@ -48,19 +51,19 @@ class Collector:
             self.carry = self.policy.algo.reset_carry(carry, torch.from_numpy(step.terminated | step.truncated))
         return step
 
-    def _refuse_nan(self, step: VecStep) -> None:
+    def _refuse_nan(self, obs: ArrayTree, reward: np.ndarray | None = None) -> None:
         """One NaN makes all weights NaN within an update, and the run would go on to its end without a word."""
-        told = step.next_obs.items() if isinstance(step.next_obs, dict) else [("", step.next_obs)]
-        for name, values in (*told, ("reward", step.reward)):
-            if values.dtype.kind != "f":
+        leaves = obs.items() if isinstance(obs, dict) else [("", obs)]
+        for what, values in (*leaves, (None, reward)):
+            if values is None or values.dtype.kind != "f":
                 continue
             least = np.minimum.reduce(values.ravel(), initial=0.0)  # NaN if one of them is
             if least == least:
                 continue
             envs = np.flatnonzero(np.isnan(values.reshape(len(values), -1)).any(1))
-            what = "reward" if name == "reward" else f"observation{f' {name!r}' if name else ''}"
+            named = "reward" if what is None else f"observation{f' {what!r}' if what else ''}"
             raise EnvError(
-                f"The {what} of environment {', '.join(map(str, envs))} is NaN ({self.envs.spec.id}): nothing can be "
+                f"The {named} of environment {', '.join(map(str, envs))} is NaN ({self.envs.spec.id}): nothing can be "
                 "learned from it. Mend the environment, or let a wrapper end the episode there."
             )
 

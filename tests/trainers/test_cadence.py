@@ -16,6 +16,7 @@ from torch import nn
 
 from rlexp import evaluation
 from rlexp.callbacks import Callback
+from rlexp.config.compose import compose
 from rlexp.config.trust import EVERYTHING
 from rlexp.errors import ConfigError
 from rlexp.models.target import TargetNetwork
@@ -393,6 +394,50 @@ def test_a_signal_breaks_off_an_evaluation_which_is_made_again_on_resume(
     assert without_time(rows_of(tmp_path / "parts")) == without_time(rows_of(tmp_path / "whole"))
     ends = [tmp_path / name / "checkpoints" / "last" / "policy.safetensors" for name in ("parts", "whole")]
     assert ends[0].read_bytes() == ends[1].read_bytes()
+
+
+@pytest.mark.parametrize("interval", [20, 0])
+def test_an_owed_evaluation_sees_the_hyperparameters_that_were_scheduled(
+    interval: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = ["algo.schedules.epsilon.start=1.0", "algo.schedules.epsilon.end=0.0", "algo.schedules.epsilon.until=1.0"]
+    trainer = [f"trainer.eval_interval={interval}", "trainer.total_steps=40", "trainer.learning_starts=30"]
+    config = compose(["algo=dqn", "env=cartpole", *shape, *trainer, "evaluator.deterministic=false"])
+    train(config, tmp_path / "whole")
+    broken: list[Trainer] = []
+    evaluate = Trainer.evaluate
+
+    def interrupted(self: Trainer) -> None:
+        if not broken and self.clock == 40:
+            broken.append(self)
+            self.work.asked_to_stop(15)
+        evaluate(self)
+
+    monkeypatch.setattr(Trainer, "evaluate", interrupted)
+    with pytest.raises(Interrupted):
+        Runner(config).train(tmp_path / "parts")
+    resume_run(tmp_path / "parts", trust=EVERYTHING)
+    assert without_time(rows_of(tmp_path / "parts")) == without_time(rows_of(tmp_path / "whole"))
+
+
+def test_an_owed_evaluation_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = changed(
+        counting_config("replay", **budget("replay", 24), trainer__eval_interval=8), trainer__eval_episodes=1
+    )
+    evaluate = Trainer.evaluate
+
+    def interrupted(self: Trainer) -> None:
+        if self.clock == 8:
+            self.work.asked_to_stop(15)
+        evaluate(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "evaluate", interrupted)
+        with pytest.raises(Interrupted):
+            Runner(config).train(tmp_path / "run")
+    resume_run(tmp_path / "run", ["trainer.eval_interval=12"], trust=EVERYTHING)  # 8 is none of its places any more
+    resume_run(tmp_path / "run", ["trainer.total_steps=36"], trust=EVERYTHING)
+    assert [row["env_steps"] for row in rows_of(tmp_path / "run") if "eval/return_mean" in row] == [12, 24, 36]
 
 
 def test_no_evaluation_is_begun_when_a_signal_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,19 +27,23 @@ class Breaking(gym.Env):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
         self.steps = 0
+        self.episodes = getattr(self, "episodes", 0) + 1
         return self._obs(), {}
 
     def step(self, action: Any) -> Any:
         self.steps += 1
         broken = self.what == "reward" and self.steps > 5
-        return self._obs(), np.nan if broken else 1.0, False, False, {}
+        return self._obs(), np.nan if broken else 1.0, self.steps == 3 and self.what == "reset", False, {}
 
     def _obs(self) -> dict[str, Any]:
         broken = self.what == "observation" and self.steps > 5
+        broken |= self.what == "reset" and self.steps == 0 and self.episodes == 3
         return {"big": np.array([1e30, np.nan if broken else -np.inf], np.float32), "count": 3}
 
 
-@pytest.mark.parametrize(("what", "named"), [("observation", "observation 'big'"), ("reward", "reward")])
+@pytest.mark.parametrize(
+    ("what", "named"), [("observation", "observation 'big'"), ("reset", "observation 'big'"), ("reward", "reward")]
+)
 def test_nan_of_an_environment_ends_the_run_and_is_named(what: str, named: str, tmp_path: Path) -> None:
     config = small_config(
         "sac",
