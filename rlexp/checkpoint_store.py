@@ -98,6 +98,7 @@ class CheckpointStore:
         with suppress(CheckpointError):  # whoever wants to use one is told
             for path in self._candidates("last"):
                 with suppress(CheckpointError):
+                    _refuse_link(path)
                     return read_counters(path)
         return {}
 
@@ -136,8 +137,7 @@ class CheckpointStore:
         return None
 
     def _load_own(self, path: Path) -> Checkpoint:
-        if path.is_symlink() and _STEP.fullmatch(path.name):
-            raise CheckpointError(f"The checkpoint {path} is a symbolic link, which could lead anywhere. Remove it.")
+        _refuse_link(path)
         checkpoint = load_checkpoint(path)
         if self.owner is not None and checkpoint.run is not None and checkpoint.run != self.owner:
             raise CheckpointError(
@@ -237,3 +237,8 @@ class CheckpointStore:
 def _verified(path: Path) -> Path:
     verify_checkpoint(path)
     return path
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink() and _STEP.fullmatch(path.name):
+        raise CheckpointError(f"The checkpoint {path} is a symbolic link, which could lead anywhere. Remove it.")

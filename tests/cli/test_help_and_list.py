@@ -126,6 +126,17 @@ def test_list_shows_how_far_a_run_had_come_that_was_killed_before_its_first_row(
     assert row.split()[1:8] == ["killed", "50%", "ppo", "CartPole-v1", "0", "128", "20"]
 
 
+def test_a_checkpoint_that_is_a_link_tells_nothing(rlexp: Command, trained: Path, tmp_path: Path) -> None:
+    (trained / "status.json").write_text(json.dumps({"status": "running", "rows_high_water": 0}))
+    (trained / "summary.json").unlink()
+    (trained / "metrics.jsonl").unlink()
+    for number, path in enumerate(sorted((trained / "checkpoints").glob("step_*"))):
+        path.rename(tmp_path / f"elsewhere{number}")
+        path.symlink_to(tmp_path / f"elsewhere{number}")
+    row = rlexp("list", "runs", trained.parent).out.splitlines()[1]
+    assert row.split()[1:3] == ["killed", "0%"]
+
+
 def test_list_shows_a_damaged_run_as_such(rlexp: Command, trained: Path) -> None:
     (trained / "status.json").write_text("{")
     answer = rlexp("list", "runs", trained.parent)
