@@ -198,7 +198,7 @@ def startup(document: dict[str, Any]) -> str:
 def scaling(document: dict[str, Any]) -> str:
     """Rates against sizes."""
     parts = [
-        f"## Scaling\n\n`rlexp bench scaling`, one thread, {document['length']}.\n",
+        f"## Scaling\n\n`rlexp bench scaling`, one thread unless a column says two, {document['length']}.\n",
         "![Rates against environments, buffer fill and ensemble size](scaling.png)\n",
     ]
     for result in document["results"]:
@@ -210,7 +210,17 @@ def scaling(document: dict[str, Any]) -> str:
             for i, point in enumerate(result["points"])
         ]
         parts.append(f"{result['title']} ({result['unit']} per second)\n\n{table([result['label'], *curves], rows)}")
+        if result["name"] == "ensemble":
+            parts.append(ensemble_cost(result))
     return "\n".join(parts)
+
+
+def ensemble_cost(result: dict[str, Any], few: int = 2, many: int = 20) -> str:
+    """How much more an update with many critics costs than one with few."""
+    start, end = result["points"].index(few), result["points"].index(many)
+    growth = {name: curve["median"][start] / curve["median"][end] for name, curve in result["curves"].items()}
+    each = "; ".join(f"{name}: **{ratio:.1f}×**" for name, ratio in growth.items())
+    return f"An update with {many} critics costs as much as this many with {few}: {each}.\n"
 
 
 def profile(document: dict[str, Any]) -> str:

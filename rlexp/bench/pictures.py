@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ COLOURS = {
     "logging": "#d9b44a",
     REST: "#c3c9d0",
 }
-LINES = ("#3b76b0", "#e0813a", "#4f9d69")
+LINES = ("#3b76b0", "#e0813a", "#4f9d69", "#b34d6d", "#7a5fb5", "#8a7a3c")
 WIDE = 0.055  # share of a bar from which on its figure fits inside
 
 
@@ -133,7 +134,7 @@ def scaling(results: list[dict[str, Any]], path: Path) -> None:
     )
     for axis, result in zip(axes[0], results):
         points = result["points"]
-        for colour, (title, curve) in zip(LINES, result["curves"].items()):
+        for colour, (title, curve) in zip(cycle(LINES), result["curves"].items()):
             low, high = ([fold(rounds) for rounds in curve["rounds"]] for fold in (min, max))
             axis.fill_between(points, low, high, color=colour, alpha=0.18, lw=0)
             axis.plot(points, curve["median"], "o-", color=colour, ms=4, label=title)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlexp.bench import report
@@ -11,6 +11,7 @@ from rlexp.bench.contest import BenchError, Entry, alternate, contestants, plura
 from rlexp.bench.workloads import Workload, config_of
 from rlexp.config.check import suggest
 from rlexp.errors import ConfigError
+from rlexp.machine import multiplies_bfloat16
 
 RLEXP = "rlexp.bench.contestants:run_rlexp"
 ENVS = "rlexp.bench.contestants:run_envs"
@@ -27,6 +28,7 @@ class Axis:
     points: tuple[int, ...]
     curves: dict[str, Callable[[int], Entry]]  # title of a curve -> what runs at a point
     unit: str  # what the curves count in a second
+    in_bfloat16: dict[str, Callable[[int], Entry]] = field(default_factory=dict)  # where the processor multiplies so
 
 
 def _loop(name: str, overrides: Sequence[str], unit: str = "steps", **more: Any) -> Entry:
@@ -58,19 +60,16 @@ def _sampling(fill: int) -> Entry:
     return Entry(f"sampling from {fill:,} transitions", SAMPLING, {"fill": fill, "unit": "batches"})
 
 
-def _sac(critics: int, width: int = 256) -> Entry:
-    overrides = ["algo=sac", "env=pendulum", "trainer.learning_starts=100", f"algo.n_critics={critics}"]
-    name = f"SAC with {critics} critics of width {width}"
-    return _loop(name, [*overrides, f"model.hidden=[{width},{width}]"], unit="updates")
+def _sac(width: int, threads: int = 1, precision: str = "float32") -> Callable[[int], Entry]:
+    """SAC against the number of its critics, with networks of this width."""
 
+    def entry(critics: int) -> Entry:
+        overrides = ["algo=sac", "env=pendulum", "trainer.learning_starts=100", f"algo.n_critics={critics}"]
+        overrides += [f"model.hidden=[{width},{width}]", f"precision={precision}"]
+        name = f"SAC with {critics} critics of width {width} in {precision}"
+        return replace(_loop(name, overrides, unit="updates"), threads=threads)
 
-def _sac_small(critics: int) -> Entry:
-    return _sac(critics, width=64)
-
-
-def _sac_small_two_threads(critics: int) -> Entry:
-    entry = _sac_small(critics)
-    return replace(entry, name=f"{entry.name}, two threads", threads=2)
+    return entry
 
 
 AXES = {
@@ -93,11 +92,16 @@ AXES = {
         "critics (batch 256)",
         (2, 5, 10, 20, 50),
         {
-            "SAC Pendulum, 2×256": _sac,
-            "SAC Pendulum, 2×64": _sac_small,
-            "SAC Pendulum, 2×64, two threads": _sac_small_two_threads,
+            "SAC Pendulum, 2×64": _sac(64),
+            "2×64, two threads": _sac(64, threads=2),
+            "2×256": _sac(256),
+            "2×256, two threads": _sac(256, threads=2),
         },
         "updates",
+        {
+            "2×256, bfloat16": _sac(256, precision="bfloat16"),
+            "2×256, bfloat16, two threads": _sac(256, threads=2, precision="bfloat16"),
+        },
     ),
 }
 
@@ -124,11 +128,12 @@ def run(
 
 def measure(name: str, axis: Axis, points: Sequence[int], rounds: int, seconds: float) -> dict[str, Any]:
     """All curves of one axis."""
-    entries = [curve(point) for curve in axis.curves.values() for point in points]
+    chosen = axis.curves | (axis.in_bfloat16 if multiplies_bfloat16() else {})
+    entries = [curve(point) for curve in chosen.values() for point in points]
     with contestants(entries, say=_say) as runners:
         measured = iter(alternate(runners, rounds, seconds, say=_say))
     curves = {}
-    for title in axis.curves:
+    for title in chosen:
         each = [next(measured) for _ in points]
         curves[title] = {
             "median": [result.median for result in each],

@@ -172,6 +172,29 @@ def test_points_of_an_axis_are_measured_in_turn(monkeypatch):
         scaling.run(only=["ensembl"], points=None, rounds=1, seconds=1.0)
 
 
+@pytest.mark.parametrize("can", [True, False])
+def test_curves_in_bfloat16_are_measured_where_the_processor_multiplies_so(monkeypatch, can):
+    def entry(n):
+        return Entry(str(n), "tests.bench.fake_peers:run_counting", {})
+
+    monkeypatch.setattr(scaling, "multiplies_bfloat16", lambda: can)
+    axis = scaling.Axis("T", "L", (1,), {"full": entry}, "units", {"short": entry})
+    result = scaling.measure("fake", axis, [1], 1, 0.02)
+    assert list(result["curves"]) == (["full", "short"] if can else ["full"])
+
+
+def test_ensembles_are_measured_with_the_width_threads_and_precision_that_the_title_says():
+    axis = scaling.AXES["ensemble"]
+    for title, curve in (axis.curves | axis.in_bfloat16).items():
+        entry = curve(5)
+        config = entry.spec["config"]
+        width = 256 if "2×256" in title else 64
+        assert config["model"]["hidden"] == [width, width]
+        assert config["algo"]["n_critics"] == 5
+        assert config["precision"] == ("bfloat16" if "bfloat16" in title else "float32")
+        assert entry.threads == (2 if "two threads" in title else 1)
+
+
 # ---- the command line
 
 
