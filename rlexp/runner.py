@@ -47,7 +47,8 @@ from rlexp.recorder import Recorder
 from rlexp.restoring import begin, go_on, load_to_act, take_over
 from rlexp.run_dir import RunDir
 from rlexp.starting import Origin, Start, check_rewards, open_start
-from rlexp.trainers.base import Interrupted, Trainer, Workspace
+from rlexp.trainers.base import Trainer
+from rlexp.trainers.workspace import Interrupted, Workspace
 
 
 class Runner:

@@ -31,7 +31,8 @@ from rlexp.loggers import Logger
 from rlexp.resuming import resume_run
 from rlexp.run_dir import RunDir
 from rlexp.runner import Runner
-from rlexp.trainers.base import Interrupted, Trainer
+from rlexp.trainers.base import Trainer
+from rlexp.trainers.workspace import Interrupted
 from tests.damage import snapshot
 from tests.trainers.recording import counting_config, rows_of, without_time
 

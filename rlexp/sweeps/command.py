@@ -146,7 +146,7 @@ def _launcher(directory: SweepDir, overrides: Sequence[str], trust: Trust) -> La
 
 def run_jobs(directory: SweepDir, sweep: Sweep, launcher: Launcher, trust: Trust, config_folders: Sequence[str]) -> int:
     """Run what is due in a sweep that is locked; 0 if every job has completed in the end, 128 + n after signal n."""
-    from rlexp.trainers.base import Interrupted
+    from rlexp.trainers.workspace import Interrupted
 
     source: Source
     if isinstance(sweep, OptunaSearch):

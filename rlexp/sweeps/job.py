@@ -67,7 +67,7 @@ def run_job(job: Job) -> str | None:
 
 def run_elsewhere(job: Job, workdir: str) -> str | None:
     """The same in a process of its own, which is to be like the one that made the plan."""
-    from rlexp.trainers.base import Interrupted
+    from rlexp.trainers.workspace import Interrupted
 
     os.chdir(workdir)  # paths in the config may be relative
     named = job.trust.packages is None or job.trust.packages - {"rlexp"}  # as the command line does: see cli.prepare

@@ -149,7 +149,7 @@ def _signals_noted() -> Iterator[Callable[[], None]]:
 
     They are noted, and what is given raises if there was one: an exception raised by a handler is lost inside of Ray.
     """
-    from rlexp.trainers.base import Interrupted
+    from rlexp.trainers.workspace import Interrupted
 
     asked: list[int] = []
 

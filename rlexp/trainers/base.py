@@ -14,60 +14,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rlexp.algos.base import Algorithm
-from rlexp.callbacks import Callback
 from rlexp.config.fields import Count, Natural, Positive
-from rlexp.datasets import Transitions
-from rlexp.envs import GymEnv
-from rlexp.evaluation import Evaluation, Evaluator
-from rlexp.evaluators.base import Estimate, EvaluationMethod
-from rlexp.policy import Policy
-from rlexp.recorder import Recorder
-from rlexp.run_dir import RunDir
+from rlexp.evaluation import Evaluation
+from rlexp.evaluators.base import Estimate
 from rlexp.seeding import derive_seed
-from rlexp.starting import Origin
+from rlexp.trainers.workspace import EvaluationBroken, Interrupted, Workspace
 from rlexp.types import Batch, Rollout, Update
 from rlexp.video import open_video
 
 STOPPING_FIELDS = ("total_steps", "total_updates", "total_epochs", "max_seconds", "stop_return", "patience")  # of a run
 RECENT_EPISODES = 100  # training episodes whose mean return is reported
-
-
-class Interrupted(BaseException):
-    """A signal asked the run to stop; a checkpoint has been saved. Not an Exception: nobody recovers from it."""
-
-    def __init__(self, signal_number: int) -> None:
-        self.signal_number = signal_number
-
-
-class EvaluationBroken(BaseException):
-    """A signal came during an evaluation. It is made again, from its beginning, when the run is resumed."""
-
-
-@dataclass(eq=False)
-class Workspace:
-    """What the Runner hands to a trainer: everything that was built for this run."""
-
-    env: GymEnv
-    policy: Policy
-    buffer: Any
-    evaluator: EvaluationMethod
-    recorder: Recorder
-    run_dir: RunDir
-    seed: int
-    dataset: Transitions | None = None  # until the trainer has taken it into its memory
-    camera: Evaluator | None = None  # plays the episodes that are filmed
-    reward_map: tuple[float, float] = (1.0, 0.0)  # factor and summand of rewards, as the dataset says
-    dataset_hash: str | None = None
-    origin: Origin | None = None  # where the agent comes from, if it has learned in an earlier run
-    callbacks: list[Callback] = field(default_factory=list)
-    signal_number: int | None = None  # set by a signal handler
-    evaluating: bool = False  # then a signal need not wait: what an evaluation has done so far is nobody's state
-
-    def asked_to_stop(self, signal_number: int) -> None:
-        """What a signal handler calls: the run ends after this iteration; an evaluation is broken off at once."""
-        self.signal_number = signal_number
-        if self.evaluating:
-            raise EvaluationBroken
 
 
 @dataclass(eq=False, kw_only=True)

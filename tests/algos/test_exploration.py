@@ -18,8 +18,8 @@ from rlexp.config.trust import EVERYTHING
 from rlexp.errors import ConfigError
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
-from rlexp.trainers.base import Interrupted
 from rlexp.trainers.collecting import Collector
+from rlexp.trainers.workspace import Interrupted
 from tests.algos.common import ALGOS, algorithm, random_batch, small_algo, small_runner
 from tests.algos.test_runs import assert_same_run, run_config, stop
 

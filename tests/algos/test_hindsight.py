@@ -17,7 +17,7 @@ from rlexp.config.trust import EVERYTHING
 from rlexp.errors import ConfigError
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
-from rlexp.trainers.base import Interrupted
+from rlexp.trainers.workspace import Interrupted
 from tests.algos.common import ALGOS, QUIET, algorithm
 from tests.goal_line import LINE
 

@@ -18,7 +18,8 @@ from rlexp.config.component import schedulable
 from rlexp.config.trust import EVERYTHING
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
-from rlexp.trainers.base import Interrupted, Trainer
+from rlexp.trainers.base import Trainer
+from rlexp.trainers.workspace import Interrupted
 from tests.algos.common import KIND_CASES, algorithm, once_per_loop, run_cases, small_config
 from tests.counting import ACTION_SPACES, OBS_SPACES, CountingEnv
 

@@ -19,7 +19,8 @@ from rlexp.errors import ConfigError
 from rlexp.models import MLP, Network
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
-from rlexp.trainers.base import Interrupted, Trainer
+from rlexp.trainers.base import Trainer
+from rlexp.trainers.workspace import Interrupted
 from rlexp.types import Update
 from tests.algos.common import ALGOS, algorithm, flatten, random_batch, run_cases, small_algo, small_config
 from tests.algos.test_runs import assert_same_run, run_config

@@ -21,7 +21,7 @@ from rlexp.runner import catching_signals
 from rlexp.sweeps import launchers, submitit_engine
 from rlexp.sweeps.planning import Plan
 from rlexp.trainers import Workspace
-from rlexp.trainers.base import Interrupted
+from rlexp.trainers.workspace import Interrupted
 from tests.cli.conftest import PPO, QUICK, Command
 
 BUDGET = ["trainer.total_steps=64", "trainer.batch_size=8", "trainer.learning_starts=60", "trainer.eval_episodes=1"]

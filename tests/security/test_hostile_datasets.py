@@ -237,11 +237,9 @@ def test_a_damaged_dataset_is_refused_before_a_new_run_leaves_a_trace(
     monkeypatch.setattr("sys.argv", ["rlexp"])
     Path("data.npz").write_bytes(damage.malicious_pickle(scene.marker))
     before = content(scene.folder)
-    with alarm() as heard:
-        code = cli.dispatch(
-            ["algo=crr", "env=pendulum", "dataset=npz", "dataset.path=data.npz", "hydra.run.dir=run", *TINY]
-        )
-    assert (code, heard) == (1, [])
+    with alarm() as heard, pytest.raises(SystemExit) as end:
+        cli.main(["algo=crr", "env=pendulum", "dataset=npz", "dataset.path=data.npz", "hydra.run.dir=run", *TINY])
+    assert (end.value.code, heard) == (1, [])
     assert "data.npz is damaged or of another format" in capsys.readouterr().err
     assert content(scene.folder) == before
 

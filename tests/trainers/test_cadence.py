@@ -24,8 +24,9 @@ from rlexp.resuming import resume_run
 from rlexp.runner import Runner
 from rlexp.seeding import derive_seed
 from rlexp.trainers import base
-from rlexp.trainers.base import Interrupted, Trainer
+from rlexp.trainers.base import Trainer
 from rlexp.trainers.replay import Replay
+from rlexp.trainers.workspace import Interrupted
 from rlexp.types import Act
 from tests.algos.common import once_per_loop, some_of
 from tests.trainers.recording import (

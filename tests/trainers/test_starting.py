@@ -21,8 +21,8 @@ from rlexp.errors import CheckpointError, ConfigError, RlexpError, RunError, Unt
 from rlexp.loading import load
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
-from rlexp.trainers.base import Interrupted
 from rlexp.trainers.collecting import Collector
+from rlexp.trainers.workspace import Interrupted
 from tests.damage import flip_bit
 from tests.trainers.recording import (
     changed,
