@@ -20,7 +20,7 @@ import yaml
 from rlexp.config.check import GROUPS, Root
 from rlexp.config.component import REGISTRY
 from rlexp.config.compose import choices, register
-from rlexp.config.fields import Range
+from rlexp.config.fields import Part, Range
 from rlexp.loggers.base import flatten
 
 HEAD = """\
@@ -32,6 +32,9 @@ Numbers of an algorithm can also follow a [schedule](configuration.md#schedules)
 """
 INTRODUCTIONS = {
     "algo": "The algorithm; its file also chooses loop, buffer and data.",
+    "exploration": "Noise on the actions of a deterministic policy, by name (`algo.exploration=pink`), with settings\n"
+    "(`algo.exploration._target_=rlexp.algos.action_noise.PinkNoise algo.exploration.octaves=8`) or "
+    "[of your own](extending.md#noise).",
     "model": "The networks. What is null is the algorithm's own.",
     "buffer": "The memory.",
     "env": "The environment.",
@@ -55,13 +58,16 @@ def page() -> str:
     ]
     for group, introduction in INTRODUCTIONS.items():
         parts.append(f"## {group}\n\n{introduction}\n")
-        parts.append("\n".join(f"- `{group}={name}`: {line}" for name, line in choices(group).items()) + "\n")
+        if listed := choices(group):
+            parts.append("\n".join(f"- `{group}={name}`: {line}" for name, line in listed.items()) + "\n")
         own = {name: cls for name, cls in REGISTRY[group].items() if cls.__module__.startswith("rlexp.")}
         for name, cls in sorted(own.items()):
             shown = [f for f in dataclasses.fields(cls) if f.init and f.name != "schedules"]
-            parts.append(f"### {cls.__name__} (`schema/{group}/{name}`)\n\n{inspect.getdoc(cls).splitlines()[0]}\n")
+            said = f"`algo.exploration={name}`" if group == "exploration" else f"`schema/{group}/{name}`"
+            parts.append(f"### {cls.__name__} ({said})\n\n{inspect.getdoc(cls).splitlines()[0]}\n")
             if shown:
-                parts.append(table(f"{group}.{name}" if group == "logger" else group, cls, shown))
+                where = {"logger": f"logger.{name}", "exploration": "algo.exploration"}.get(group, group)
+                parts.append(table(where, cls, shown))
             if changes := set_by_file(group, name):
                 parts.append(f"`{group}={name}` sets {', '.join(changes)}.\n")
     return "\n".join(parts)
@@ -82,6 +88,8 @@ def kind(hint: Any) -> str:
     """A type in words, with its range."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
+        if groups := [note.group for note in args[1:] if isinstance(note, Part)]:
+            return f"{', '.join(sorted(REGISTRY[groups[0]]))} or settings"
         limits = [limit(note) for note in args[1:] if isinstance(note, Range)]
         return " ".join([kind(args[0]), *limits])
     if origin in (typing.Union, types.UnionType):

@@ -17,8 +17,10 @@ from omegaconf import DictConfig, EnumNode, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlexp.config.check import GROUPS, Root
+from rlexp.config.component import REGISTRY
 from rlexp.config.compose import CHOICE_GROUPS, choices, config_folders, typed
 from rlexp.config.messages import setting_names
+from rlexp.config.overrides import part_group
 from rlexp.errors import ConfigError, RlexpError
 from rlexp.options import (
     CollectOptions,
@@ -208,7 +210,9 @@ def _settings(config: DictConfig, word: str) -> Iterator[str]:
             yield f"{parent}.{each}{'.' if below else '='}"
         return
     setting = node._get_node(name)
-    if isinstance(setting, EnumNode):
+    if group := part_group(key):
+        yield from (f"{key}={each}" for each in REGISTRY[group])
+    elif isinstance(setting, EnumNode):
         yield from (f"{key}={each}" for each in setting.enum_type.__members__)
     elif isinstance(value := OmegaConf.select(node, name), bool):
         yield from (f"{key}=true", f"{key}=false")

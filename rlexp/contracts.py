@@ -10,14 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from rlexp.algos.action_noise import ActionNoise
 from rlexp.algos.base import Algorithm, OnPolicyAlgorithm
+from rlexp.algos.exploration import DeterministicPolicy
 from rlexp.buffers import ReplayBuffer, RolloutBuffer
 from rlexp.callbacks import Callback
 from rlexp.config.messages import suggest
 from rlexp.datasets import Dataset
 from rlexp.envs import GymEnv
+from rlexp.envs.spec import EnvSpec
 from rlexp.errors import ConfigError
 from rlexp.evaluators import EvaluationMethod
 from rlexp.loggers import Logger
@@ -28,6 +32,7 @@ from rlexp.trainers.base import Trainer
 REFERENCES: dict[str, tuple[type, tuple[str, ...]]] = {
     "env": (GymEnv, ("make", "spec", "build")),
     "algo": (Algorithm, ("build", "act", "update")),
+    "exploration": (ActionNoise, ("__call__",)),
     "model": (Model, ("build",)),
     "trainer": (Trainer, ("prepare", "iterate", "loop_state", "load_loop_state", "planned_updates")),
     "dataset": (Dataset, ("load",)),
@@ -40,6 +45,7 @@ REFERENCES: dict[str, tuple[type, tuple[str, ...]]] = {
 }
 BY_FORM = (Model, Dataset)  # protocols: whatever has the methods will do; of the others one must be derived
 GUIDE = "See docs/extending.md."
+ROWS = 3  # environments that a noise is tried in
 
 
 def check_kinds(
@@ -102,6 +108,49 @@ def _check_algorithm(algo: Algorithm) -> None:
             raise ConfigError(f"algo: {_name(algo)} must say its {name}, e.g. {name} = frozenset({example}). {GUIDE}")
     if "on_policy" in algo.loops and not isinstance(algo, OnPolicyAlgorithm):
         raise ConfigError(f"algo: {_name(algo)} learns on-policy, so it must derive from {_path(OnPolicyAlgorithm)}.")
+    if isinstance(algo, DeterministicPolicy):
+        check_kind("exploration", "algo.exploration", algo.action_noise)
+
+
+def check_noise(algo: Algorithm, spec: EnvSpec) -> None:
+    """Refuse noise on actions that is none: it is tried for two steps, each of them twice."""
+    if not isinstance(algo, DeterministicPolicy):
+        return
+    noise, dim = algo.action_noise, spec.action.dim
+    who = f"algo.exploration: {_name(noise)}"
+    for name in ("draws", "memory"):
+        number = getattr(noise, name)
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise ConfigError(f"{who}.{name} must be a whole number from 0, not {number!r}. {GUIDE}")
+    generator = torch.Generator().manual_seed(0)
+    memory = torch.zeros(ROWS, dim, noise.memory)
+    for scale in (0.5, torch.tensor(0.5)):  # which is what a schedule makes of it
+        draw = torch.randn(ROWS, dim, noise.draws, generator=generator)
+        given = draw.clone(), memory.clone()
+        form = f"a draw {list(draw.shape)}, a memory {list(memory.shape)} and a scale"
+        try:
+            answers = [noise(draw, memory, scale) for _ in range(2)]
+        except Exception as error:
+            raise ConfigError(f"{who} fails on {form}: {type(error).__name__}: {error}. {GUIDE}") from error
+        if not all(_like(answer, (torch.zeros(ROWS, dim), memory)) for answer in answers):
+            wanted = f"(noise {[ROWS, dim]}, memory {list(memory.shape)}), both float32"
+            raise ConfigError(f"{who} must answer {form} with {wanted}. {GUIDE}")
+        if not all(map(torch.equal, (draw, memory, *answers[0]), (*given, *answers[1]))):
+            raise ConfigError(
+                f"{who} answers the same draw and memory with other numbers, or changes them in place. All its chance "
+                f"must be the draw, and all it remembers the memory that it returns. {GUIDE}"
+            )
+        memory = answers[0][1]
+
+
+def _like(answer: Any, wanted: tuple[Tensor, ...]) -> bool:
+    """Whether there is a tensor of the same shape and type for each that is wanted."""
+    return (
+        isinstance(answer, tuple)
+        and len(answer) == len(wanted)
+        and all(isinstance(each, Tensor) for each in answer)
+        and all(each.shape == like.shape and each.dtype == like.dtype for each, like in zip(answer, wanted))
+    )
 
 
 def _check_hooks(where: str, callback: Callback) -> None:

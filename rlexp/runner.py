@@ -25,7 +25,7 @@ from rlexp.compat import check_compatible, check_env_settings, check_evaluator
 from rlexp.config.check import check_nodes, construct
 from rlexp.config.component import registered_name
 from rlexp.config.trust import EVERYTHING, Trust, own_packages
-from rlexp.contracts import check_kinds
+from rlexp.contracts import check_kinds, check_noise
 from rlexp.curves import curve_summary
 from rlexp.datasets import Dataset, RandomDataset, Transitions
 from rlexp.datasets.describing import describe, figures
@@ -103,6 +103,7 @@ class Runner:
         check_env_settings(self.env, self.trainer, self.dataset)
         check_compatible(self.algo_name, self.algo, self.trainer, self.buffer, self.dataset, self.spec)
         check_evaluator(self.evaluator, self.algo, self.dataset)
+        check_noise(self.algo, self.spec)
 
     def _without_environment(self, env: DatasetEnv) -> None:
         """The data say the spaces, which the run keeps; there is nothing to play in, so data evaluate or nobody."""

@@ -44,6 +44,7 @@ def test_the_page_has_an_example_of_every_kind() -> None:
     kinds = {name.split("/")[1] for name in FILES if name.startswith("my_configs/")}
     assert kinds == {"env", "model", "dataset", "logger", "zoo", "algo", "buffer"}
     assert any("my_package.callbacks" in command for command in COMMANDS)
+    assert any("my_package.held" in command for command in COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

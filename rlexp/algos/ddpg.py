@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlexp.algos.base import CONTINUOUS, MIXED, REPLAY
-from rlexp.algos.exploration import DeterministicPolicy, Exploration
+from rlexp.algos.exploration import DeterministicPolicy
 from rlexp.algos.losses import mse, td_priority
 from rlexp.compiling import phase
 from rlexp.config.component import component
@@ -60,7 +60,6 @@ class DDPG(DeterministicPolicy):
         self.target_critic = TargetNetwork(self.critic)
         self.actor_optimizer = Adam(self.actor.named_parameters(), self.actor_learning_rate)
         self.critic_optimizer = Adam(self.critic.named_parameters(), self.critic_learning_rate)
-        self.carry_size = spec.action.dim if self.exploration is Exploration.ou else 0
 
     def build_networks(self, spec: EnvSpec, model: Model) -> None:
         """The policy π(s), before its tanh, and the critics Q_i(s, a)."""

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from rlexp.algos.ddpg import DDPG, ddpg_critic_loss
-from rlexp.algos.exploration import Exploration
 from rlexp.algos.losses import td_priority
 from rlexp.compiling import phase
 from rlexp.config.component import component
@@ -101,7 +100,6 @@ class DrQv2(DDPG):
         self.actor_optimizer = Adam(self.actor.named_parameters(), self.actor_learning_rate)
         learned = [*self.encoder.named_parameters("encoder"), *self.critic.named_parameters("critic")]
         self.critic_optimizer = Adam(learned, self.critic_learning_rate)
-        self.carry_size = spec.action.dim if self.exploration is Exploration.ou else 0
 
     def build_networks(self, spec: EnvSpec, model: Model) -> None:
         """The encoder f(s), and behind a trunk each the policy and the critics."""

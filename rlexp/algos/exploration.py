@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from enum import Enum
 from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from rlexp.algos.action_noise import ActionNoise, NoNoise, OrnsteinUhlenbeckNoise
 from rlexp.algos.base import Algorithm, OffPolicyAlgorithm
 from rlexp.compiling import acting
-from rlexp.config.fields import Fraction, NonNegative, Static
-from rlexp.models import PolicyHead
+from rlexp.config.check import build_part
+from rlexp.config.fields import Fraction, NonNegative, Part, Static
+from rlexp.envs.spec import EnvSpec
+from rlexp.models import Model, PolicyHead
 from rlexp.tree import tree_first
 from rlexp.types import Act, Obs
 
@@ -40,41 +42,49 @@ class StochasticPolicy(Algorithm):
         return self.policy(obs).sample(noise)
 
 
-class Exploration(Enum):
-    """The noise on actions while exploring: none, independent at each step, or an Ornstein-Uhlenbeck process."""
-
-    none = "none"
-    gaussian = "gaussian"
-    ou = "ou"
-
-
-def ornstein_uhlenbeck(previous: Tensor, draw: Tensor, theta: float | Tensor, scale: float | Tensor) -> Tensor:
-    """x ← (1 − θ) x + σ ε: noise that is drawn back to zero and wanders in between.
-
-    In the long run its variance is σ² / (1 − (1 − θ)²), and values k steps apart correlate by (1 − θ)^k.
-    """
-    return (1 - theta) * previous + scale * draw
-
-
 @dataclass(eq=False, kw_only=True)
 class DeterministicPolicy(OffPolicyAlgorithm):
     """Acts by a function of the state, in [−1, 1], and explores by noise added to it.
 
-    The scale follows any schedule: ``algo.schedules.exploration_noise.end=0.1``. The process of ``ou`` is the carry of
-    an episode: it starts at zero in each environment and is part of the checkpoint.
+    The scale follows any schedule: ``algo.schedules.exploration_noise.end=0.1``. What the noise remembers is the carry
+    of an episode: zeros at its start in each environment, and part of the checkpoint.
     """
 
     noise_in_losses: ClassVar[bool] = False  # its scale has a use beside exploring
+    reserved: ClassVar[frozenset[str]] = frozenset({"action_noise"})
 
-    exploration: Annotated[Exploration, Static()] = Exploration.gaussian  # noise on actions: none, gaussian or ou
+    exploration: Annotated[Any, Part("exploration"), Static()] = "gaussian"  # noise on actions, or one of your own
     exploration_noise: NonNegative = 0.1  # its standard deviation at each step, σ, of actions in [−1, 1]
     ou_theta: Fraction = 0.15  # share of the Ornstein-Uhlenbeck process that is forgotten at each step, if it is chosen
 
     def __post_init__(self) -> None:
-        if self.exploration is not Exploration.ou:
-            self.refuse_idle("ou_theta", f"exploration={self.exploration.value}. Use exploration=ou.")
-        if self.exploration is Exploration.none and not self.noise_in_losses:
-            self.refuse_idle("exploration_noise", "exploration=none. Use gaussian or ou.")
+        self.action_noise = self._noise()
+        kind = self.exploration if isinstance(self.exploration, str) else type(self.action_noise).__qualname__
+        if kind != "ou":
+            self.refuse_idle("ou_theta", f"exploration={kind}. Use exploration=ou.")
+        if isinstance(self.action_noise, NoNoise) and not self.noise_in_losses:
+            self.refuse_idle("exploration_noise", f"exploration={kind}. Use gaussian, ou or pink.")
+
+    def _noise(self) -> ActionNoise:
+        """The noise that ``exploration`` names or describes, or is (in Python)."""
+        if isinstance(self.exploration, ActionNoise):
+            return self.exploration
+        if self.exploration == "ou":
+            return OrnsteinUhlenbeckNoise(theta=self.ou_theta)
+        return build_part("algo.exploration", "exploration", self.exploration)  # type: ignore[no-any-return]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Another θ, a scheduled one for instance, is at once that of the process."""
+        super().__setattr__(name, value)
+        if name == "ou_theta" and "action_noise" in vars(self):
+            self.action_noise = self._noise()
+
+    def setup(
+        self, spec: EnvSpec, model: Model, *, device: torch.device, seed: int, autocast: torch.dtype | None = None
+    ) -> None:
+        """Build, and keep room for what the noise remembers."""
+        super().setup(spec, model, device=device, seed=seed, autocast=autocast)
+        self.carry_size = spec.action.dim * self.action_noise.memory
 
     @property
     def greedy_carry_size(self) -> int:
@@ -87,18 +97,18 @@ class DeterministicPolicy(OffPolicyAlgorithm):
 
     def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
         """π(s), and noise to explore."""
-        if not explore or self.exploration is Exploration.none:
+        if not explore or isinstance(self.action_noise, NoNoise):
             return Act(self.policy(obs), carry)
-        shape = (len(tree_first(obs)), self.spec.action.dim)
-        if self.exploration is Exploration.ou and carry is None:
-            carry = torch.zeros(shape, device=self.device)
-        return Act(*self.explore(obs, torch.randn(shape, generator=generator, device=self.device), carry))
+        rows, dim = len(tree_first(obs)), self.spec.action.dim
+        draw = torch.randn((rows, dim * self.action_noise.draws), generator=generator, device=self.device)
+        if carry is None and self.action_noise.memory:
+            carry = torch.zeros((rows, dim * self.action_noise.memory), device=self.device)
+        return Act(*self.explore(obs, draw, carry))
 
     @acting
-    def explore(self, obs: Obs, draw: Tensor, process: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Actions with noise made of ``draw`` [N, A], and the process that it follows, if it has memory."""
-        if process is None:
-            noise = self.exploration_noise * draw
-        else:
-            noise = process = ornstein_uhlenbeck(process, draw, self.ou_theta, self.exploration_noise)
-        return (self.policy(obs) + noise).clamp(-1, 1), process
+    def explore(self, obs: Obs, draw: Tensor, carry: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Actions with noise made of ``draw`` [N, A · draws], and the carry after it, if the noise has memory."""
+        noise, rows, dim = self.action_noise, len(draw), self.spec.action.dim
+        memory = draw.new_zeros(rows, dim, 0) if carry is None else carry.view(rows, dim, noise.memory)
+        added, memory = noise(draw.view(rows, dim, noise.draws), memory, self.exploration_noise)
+        return (self.policy(obs) + added).clamp(-1, 1), None if carry is None else memory.flatten(1)

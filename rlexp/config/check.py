@@ -18,7 +18,7 @@ from hydra.utils import instantiate
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlexp.config.component import WHOLE, accepts_any_keyword, range_problems, schema_of
+from rlexp.config.component import REGISTRY, WHOLE, accepts_any_keyword, parts_of, range_problems, schema_of, target_of
 from rlexp.config.messages import complaint, suggest_below
 from rlexp.config.messages import suggest as suggest
 from rlexp.config.overrides import whole
@@ -101,14 +101,14 @@ def check_nodes(config: dict[str, Any], trust: Trust) -> tuple[dict[str, Any], d
     return checked, nodes
 
 
-def check_node(where: str, node: Any, trust: Trust) -> DictConfig:
-    """One component's settings, merged into the schema of its target."""
+def check_node(where: str, node: Any, trust: Trust, group: str | None = None) -> DictConfig:
+    """One component's settings, merged into the schema of its target; ``group`` is that of a part of a component."""
     if not isinstance(node, dict) or "_target_" not in node:
         how = f"choose one with {where}=…" if where in GROUPS else "write {_target_: package.Class, …}"
         raise ConfigError(f"{where} must be a component, not {node!r}: {how} (see: rlexp list).")
     cls = locate(node["_target_"], where, trust)
     if trust.packages is not None:
-        require_component(cls, where)
+        require_component(cls, where, group)
     try:
         schema = schema_of(cls)
     except (TypeError, ValueError, NameError) as error:
@@ -128,14 +128,33 @@ def check_node(where: str, node: Any, trust: Trust) -> DictConfig:
     if MISSING in str(plain) and (missing := sorted(OmegaConf.missing_keys(merged))):
         raise ConfigError(f"{where}.{missing[0]} must be given: {where}.{missing[0]}=…")
     merged["_target_"] = node["_target_"]
+    for name, kind in parts_of(cls).items():
+        merged[name] = _checked_part(f"{where}.{name}", kind, to_plain(merged)[name], trust)
     if not settings:
         return merged
     return OmegaConf.create(to_plain(OmegaConf.merge(OmegaConf.create(to_plain(merged)), settings)))  # type: ignore[no-any-return]
 
 
+def _checked_part(where: str, group: str, part: Any, trust: Trust) -> Any:
+    """The name of a registered part, or the settings of one with all their defaults."""
+    if isinstance(part, dict):
+        return to_plain(check_node(where, part, trust, group))
+    names = sorted(REGISTRY[group])
+    if part not in names:
+        hint = suggest(str(part), names, "One of your own is written {_target_: package.Class, …}.")
+        raise ConfigError(f"{where} must be one of {', '.join(names)}, not {part}.{hint}")
+    return part
+
+
 def build(where: str, node: dict[str, Any], trust: Trust = EVERYTHING) -> Any:
     """Check a component's settings and instantiate it."""
     return construct(where, check_node(where, node, trust))
+
+
+def build_part(where: str, group: str, part: Any) -> Any:
+    """What a component's own setting chooses of ``group``: by its name, or with settings; for their owner."""
+    checked = _checked_part(where, group, part, EVERYTHING)
+    return build(where, checked if isinstance(checked, dict) else {"_target_": target_of(REGISTRY[group][checked])})
 
 
 def construct(where: str, node: DictConfig) -> Any:

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Optional, TypeVar, Union, get_args, get_origi
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING as CONFIG_MISSING
 
-from rlexp.config.fields import Range, Static
+from rlexp.config.fields import Part, Range, Static
 from rlexp.errors import ConfigError
 from rlexp.schedules import Schedule
 
@@ -136,6 +136,13 @@ def schedulable(cls: type) -> dict[str, type]:
         if kind in (int, float) and not any(isinstance(note, Static) for note in _notes(annotation)):
             fields[name] = kind
     return fields
+
+
+@functools.cache
+def parts_of(cls: type) -> Mapping[str, str]:
+    """The fields of a component that choose a part of it, with the group that it is chosen from."""
+    annotations = _init_annotations(cls).items()
+    return {name: note.group for name, hint in annotations for note in _notes(hint) if isinstance(note, Part)}
 
 
 def _schedules_schema(cls: type) -> type:

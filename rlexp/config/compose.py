@@ -22,7 +22,7 @@ from yaml import YAMLError
 from rlexp.config.check import GROUPS, Root, check_config, to_plain
 from rlexp.config.explain import explain as explain_error
 from rlexp.config.messages import complaint
-from rlexp.config.overrides import whole_numbers
+from rlexp.config.overrides import below_parts, whole_numbers
 from rlexp.config.trust import EVERYTHING, Trust, import_plugins
 from rlexp.errors import ConfigError
 
@@ -83,10 +83,10 @@ def search_path_overrides(folders: Sequence[str] = ()) -> list[str]:
 
 
 def for_hydra(overrides: Sequence[str]) -> list[str]:
-    """``dataset=null`` and ``trainer.total_steps=1e4`` as Hydra understands them: no null for a group, no whole 1e4."""
+    """What is typed as Hydra understands it: no null for a group, no whole 1e4, no settings where a name stands."""
     nulls = [f"{group}=null" for group in CHOICE_GROUPS]
     overrides = ["env=from_dataset" if each == "env=null" else each for each in overrides]
-    return whole_numbers(f"~{each[:-5]}" if each in nulls else each for each in overrides)
+    return below_parts(whole_numbers(f"~{each[:-5]}" if each in nulls else each for each in overrides))
 
 
 def compose(overrides: Sequence[str] = (), folders: Sequence[str] = (), trust: Trust = EVERYTHING) -> dict[str, Any]:

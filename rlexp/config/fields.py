@@ -39,6 +39,13 @@ class Static:
     """The field is fixed once the component is built."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """The field chooses a part of the component: by its name in ``group``, or with settings, ``{_target_: …}``."""
+
+    group: str
+
+
 Positive = Annotated[float, Range(0, open_low=True)]
 NonNegative = Annotated[float, Range(0)]
 Fraction = Annotated[float, Range(0, 1)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from rlexp.config.component import REGISTRY, WHOLE, schema_type
+from rlexp.config.component import REGISTRY, WHOLE, parts_of, schema_type
 from rlexp.config.messages import suggest, suggest_below
 from rlexp.errors import ConfigError
 
@@ -68,6 +68,18 @@ def takes_whole_numbers(key: str) -> bool:
     return any(schema_type(cls, name) in WHOLE for cls in REGISTRY.get(group, {}).values())
 
 
+def part_group(key: str) -> str | None:
+    """The group that a setting of some component chooses a part from; None if it is an ordinary one."""
+    group, _, name = key.partition(".")
+    return next((parts_of(cls)[name] for cls in REGISTRY.get(group, {}).values() if name in parts_of(cls)), None)
+
+
+def below_parts(overrides: Sequence[str]) -> list[str]:
+    """``algo.exploration._target_=…`` as Hydra takes it, which sees the name of a part there and not its settings."""
+    keys = [each.partition("=")[0].split(".") for each in overrides]
+    return [f"++{each}" if part_group(".".join(key[:2])) and key[2:] else each for each, key in zip(overrides, keys)]
+
+
 def refuse_kept(config: dict[str, Any], overrides: Iterable[str]) -> None:
     """Refuse overrides of what the saved run with this config must keep."""
     for text in overrides:
@@ -100,7 +112,8 @@ def apply_overrides(config: dict[str, Any], overrides: Iterable[str]) -> dict[st
                 hint = suggest(name, names) if depth else suggest_below(name, changed, names)
                 raise ConfigError(f"{where}: the saved run has no such setting.{hint}")
             if depth == len(parents):
-                if isinstance(node.get(name), dict) and not isinstance(value, (dict, type(None))):
+                group = isinstance(node.get(name), dict) and part_group(key) is None
+                if group and not isinstance(value, (dict, type(None))):
                     raise ConfigError(
                         f"{key} is a group of settings; a saved run cannot change its {key} to {value!r}."
                     )

@@ -132,13 +132,16 @@ def locate(target: Any, where: str, trust: Trust) -> type:
     return found
 
 
-def require_component(cls: type, where: str) -> None:
-    """Of rlexp's own classes a loaded config may name the components that can stand at ``where``, and no others."""
+def require_component(cls: type, where: str, group: str | None = None) -> None:
+    """Of rlexp's own classes a loaded config may name the components that can stand at ``where``, and no others.
+
+    Those are the ones of ``group``, or of the group that ``where`` begins with.
+    """
     if cls.__module__.split(".")[0] != "rlexp":
         return
     from rlexp.callbacks import Callback
 
-    known = REGISTRY.get(where.split(".")[0], {}).values()
+    known = REGISTRY.get(group or where.split(".")[0], {}).values()
     if not (issubclass(cls, Callback) if where.startswith("trainer.callbacks[") else cls in known):
         raise UntrustedError(f"{where}._target_={target_of(cls)} is not a component that can stand there (rlexp list).")
 

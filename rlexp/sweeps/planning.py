@@ -177,6 +177,7 @@ def latest(overrides: Sequence[Override]) -> list[Override]:
 
 def labels(jobs: Sequence[Sequence[str]]) -> list[str]:
     """For each job the overrides in which it differs from others."""
+    jobs = [[each.removeprefix("++") for each in job] for job in jobs]  # as typed: see below_parts
     varying = [index for index, column in enumerate(zip(*jobs)) if len(set(column)) > 1]
     return [" ".join(job[index] for index in varying) or " ".join(job) or "the only job" for job in jobs]
 

@@ -92,7 +92,10 @@ class Collector:
         if carry is None or not self.policy.algo.carry_size:  # it may remember nothing any more: a setting, as others
             return None
         wanted = (self.num_envs, self.policy.algo.carry_size)
-        if not isinstance(carry, Tensor) or carry.shape != wanted or carry.dtype != torch.float32:
+        known = isinstance(carry, Tensor) and carry.dtype == torch.float32 and carry.dim() == 2
+        if known and len(carry) == self.num_envs and not self.policy.algo.greedy_carry_size and carry.shape != wanted:
+            return None  # the memory of another noise than now: this one begins anew
+        if not known or carry.shape != wanted:
             raise CheckpointError(f"what it remembers of the episodes is not a float32 tensor of shape {wanted}")
         return carry.to(self.policy.device)
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 import rlexp.compiling
-from rlexp.algos.exploration import Exploration
 from rlexp.algos.td3 import TD3
 from rlexp.checkpoint import load_checkpoint
 from rlexp.config.trust import EVERYTHING
@@ -75,7 +74,7 @@ def test_an_ornstein_uhlenbeck_process_correlates_as_its_closed_form_says() -> N
     assert path[0].square().mean().item() == pytest.approx(sigma**2, rel=0.15)  # it started at zero
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "ou"])
+@pytest.mark.parametrize("kind", ["gaussian", "ou", "pink"])
 @pytest.mark.parametrize("name", NOISY)
 def test_noise_of_no_scale_is_no_noise(name: str, kind: str) -> None:
     silent = small_algo(name, f"algo.exploration={kind}", "algo.exploration_noise=0")
@@ -133,19 +132,21 @@ def test_the_process_starts_anew_with_the_episode_of_each_environment() -> None:
     assert ends > 2
 
 
-@pytest.mark.parametrize("name", NOISY)
-def test_a_run_with_a_process_resumes_to_the_numbers_of_an_uninterrupted_one(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "kind"), [*((name, "ou") for name in NOISY), ("td3", "pink")])
+def test_a_run_with_a_process_resumes_to_the_numbers_of_an_uninterrupted_one(
+    name: str, kind: str, tmp_path: Path
+) -> None:
     loop = "replay" if "replay" in algorithm(name).loops else sorted(algorithm(name).loops)[0]
     if loop == "offline":
         pytest.skip("it does not explore")
-    config = run_config(name, loop, "algo.exploration=ou", "algo.exploration_noise=0.5")
+    config = run_config(name, loop, f"algo.exploration={kind}", "algo.exploration_noise=0.5")
     Runner(config).train(tmp_path / "whole")
     runner = Runner(config)
     stop(runner.trainer, 90, "signal")
     with pytest.raises(Interrupted):
         runner.train(tmp_path / "run")
     carry = load_checkpoint(tmp_path / "run" / "checkpoints" / "last").tree["loop"]["collector"]["carry"]
-    assert carry.shape == (2, runner.spec.action.dim)
+    assert carry.shape == (2, runner.spec.action.dim * runner.algo.action_noise.memory)  # type: ignore[attr-defined]
     assert (torch.as_tensor(carry) != 0).any()  # amid an episode
     resume_run(tmp_path / "run", trust=EVERYTHING)
     assert_same_run(tmp_path / "run", tmp_path / "whole")
@@ -153,15 +154,16 @@ def test_a_run_with_a_process_resumes_to_the_numbers_of_an_uninterrupted_one(nam
 
 def test_a_run_can_go_on_with_another_noise(tmp_path: Path) -> None:
     Runner(run_config("ddpg", "replay", "algo.exploration=ou", "trainer.total_steps=80")).train(tmp_path / "run")
-    for kind, total in (("gaussian", 100), ("ou", 120)):
+    for kind, total in (("gaussian", 100), ("ou", 120), ("pink", 140), ("ou", 160)):
         given = [f"algo.exploration={kind}", f"trainer.total_steps={total}"]
         assert resume_run(tmp_path / "run", given, trust=EVERYTHING)["env_steps"] == total
 
 
-def test_a_process_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["ou", "pink"])
+def test_a_process_is_compiled_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rlexp.compiling, "BACKEND", "aot_eager")
     torch._dynamo.reset()
-    eager, compiled = (small_algo("ddpg", "algo.exploration=ou", compiled=flag) for flag in (False, True))
+    eager, compiled = (small_algo("ddpg", f"algo.exploration={kind}", compiled=flag) for flag in (False, True))
     obs = observations(eager, 4)
     left = right = None
     for seed in range(3):
@@ -179,11 +181,11 @@ def test_a_process_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"ou_theta": 0.3}, "ou_theta has no effect with exploration=gaussian"),
         ({"schedules": {"ou_theta": {"end": 0.3}}}, "schedule of ou_theta has no effect with exploration=gaussian"),
         (
-            {"exploration": Exploration.none, "exploration_noise": 0.2},
-            "exploration_noise has no effect with exploration=none. Use gaussian or ou.",
+            {"exploration": "none", "exploration_noise": 0.2},
+            "exploration_noise has no effect with exploration=none. Use gaussian, ou or pink.",
         ),
         (
-            {"exploration": Exploration.none, "schedules": {"exploration_noise": {"end": 0.1}}},
+            {"exploration": "none", "schedules": {"exploration_noise": {"end": 0.1}}},
             "schedule of exploration_noise has no effect with exploration=none",
         ),
     ],
@@ -191,3 +193,17 @@ def test_a_process_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_of_noise_that_is_not_there_are_refused(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         TD3(**settings)
+
+
+def test_a_theta_that_changes_is_that_of_the_process() -> None:
+    """x ← (1 − θ) x + σ ε with the θ of the moment, scheduled or set; σ is 0.1."""
+    schedule = "algo.schedules.ou_theta={shape: linear, start: 0.5, end: 0.25}"
+    algo = small_algo("ddpg", "algo.exploration=ou", schedule)
+    obs, carry = observations(algo, 4), torch.full((4, 2), 0.8)
+    draw = torch.randn(4, 2, generator=torch.Generator().manual_seed(7))
+    for progress, kept in ((0.0, 0.5), (1.0, 0.75)):
+        algo.apply_schedules(progress)
+        torch.testing.assert_close(explored(algo, obs, carry, seed=7).carry, kept * carry + 0.1 * draw)
+    algo = small_algo("ddpg", "algo.exploration=ou")
+    algo.ou_theta = 1.0  # type: ignore[attr-defined]
+    torch.testing.assert_close(explored(algo, obs, carry, seed=7).carry, 0.1 * draw)

@@ -20,7 +20,6 @@ from rlexp.algos.crr import AdvantageType, WeightType, crr_advantage, crr_loss, 
 from rlexp.algos.ddpg import ddpg_actor_loss, ddpg_critic_loss
 from rlexp.algos.discrete_sac import discrete_sac_actor_loss, discrete_soft_value
 from rlexp.algos.dqn import dqn_loss, dqn_target
-from rlexp.algos.exploration import ornstein_uhlenbeck
 from rlexp.algos.losses import mse, weighted_mean
 from rlexp.algos.ppo import ppo_loss
 from rlexp.algos.redq import redq_target_value
@@ -240,15 +239,6 @@ def test_td3_smoothing_is_clipped_before_and_after_it_is_added() -> None:
     close(td3_smoothed_action(action, draw, 0.2, 0.5), [0.2, -0.2, 1.0, -1.0, 0.5])
     close(td3_smoothed_action(action, draw, torch.tensor(0.2), torch.tensor(0.5)), [0.2, -0.2, 1.0, -1.0, 0.5])
     close(td3_smoothed_action(action, draw, 0.2, 0.0), action)
-
-
-def test_an_ornstein_uhlenbeck_process_wanders_and_returns() -> None:
-    x = torch.zeros(2)
-    # θ 0.25, σ 0.5: 0 -> 0.5·(2, −1) = (1, −0.5) -> 0.75·(1, −0.5) + 0.5·(0, 4) = (0.75, 1.625)
-    x = ornstein_uhlenbeck(x, t(2.0, -1.0), 0.25, 0.5)
-    close(x, [1.0, -0.5])
-    close(ornstein_uhlenbeck(x, t(0.0, 4.0), 0.25, 0.5), [0.75, 1.625])
-    close(ornstein_uhlenbeck(x, t(0.0, 4.0), 1.0, 0.5), [0.0, 2.0])  # θ 1 forgets everything
 
 
 # ---- SAC

@@ -56,7 +56,7 @@ def test_settings_are_those_of_what_the_line_has_chosen() -> None:
     assert offered("rlexp algo=ddpg env=pendulum algo.expl") == ["algo.exploration=", "algo.exploration_noise="]
     assert offered("rlexp algo=ppo algo.expl") == []
     assert offered("rlexp algo=ddpg algo.exploration=") == [
-        f"algo.exploration={each}" for each in ("gaussian", "none", "ou")
+        f"algo.exploration={each}" for each in ("gaussian", "none", "ou", "pink")
     ]
     assert offered("rlexp algo=dqn algo.double=") == ["algo.double=false", "algo.double=true"]
     assert offered("rlexp algo=dqn algo.schedules.eps") == ["algo.schedules.epsilon."]

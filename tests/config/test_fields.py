@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pytest
 
 from rlexp.config.check import build, check_config, check_node, to_plain
-from rlexp.config.component import REGISTRY, range_problems, schedulable, schema_of
+from rlexp.config.component import REGISTRY, parts_of, range_problems, schedulable, schema_of, target_of
 from rlexp.config.compose import SWEEP_GROUPS, compose, compose_group, register
 from rlexp.config.fields import Count, Fraction, Natural, NonNegative, Positive, Range, Share, Size
 from rlexp.config.overrides import apply_overrides
@@ -25,7 +25,14 @@ register()
 
 # Every registered class with overrides that compose it.
 COMPONENTS = [(group, name) for group, known in sorted(REGISTRY.items()) for name in sorted(known)]
-CHOSEN_BY = {("model", "network"): ["model=auto"], ("env", "gym"): ["env=gym", "env.id=Acrobot-v1"]}
+CHOSEN_BY: dict[tuple[str, str], list[str]] = {
+    ("model", "network"): ["model=auto"],
+    ("env", "gym"): ["env=gym", "env.id=Acrobot-v1"],
+}
+CHOSEN_BY |= {
+    ("exploration", name): ["algo=ddpg", f"algo.exploration._target_={target_of(cls)}"]
+    for name, cls in REGISTRY["exploration"].items()
+}
 NEEDED = {("dataset", name): ["dataset.path=x"] for name in ("npz", "hdf5", "run")}
 NEEDED["dataset", "minari"] = ["dataset.id=x-v0"]
 FIELDS = [
@@ -41,11 +48,13 @@ def overrides_for(group: str, name: str) -> list[str]:
 
 
 def node_of(config: dict[str, Any], group: str, name: str) -> dict[str, Any]:
-    return config["logger"][name] if group == "logger" else config[group]
+    for key in path_of(group, name).split("."):
+        config = config[key]
+    return config
 
 
 def path_of(group: str, name: str) -> str:
-    return f"logger.{name}" if group == "logger" else group
+    return {"logger": f"logger.{name}", "exploration": "algo.exploration"}.get(group, group)
 
 
 @functools.cache
@@ -75,6 +84,8 @@ def arms(annotation: Any) -> list[Any]:
 
 def another(cls: type, field: str, default: Any) -> Any:
     """A value that is allowed and not the default."""
+    if group := parts_of(cls).get(field):
+        return next(name for name in REGISTRY[group] if name != default)
     kind = arms(annotation_of(cls, field))[0]
     if kind is bool:
         return not default

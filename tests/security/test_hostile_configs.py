@@ -125,6 +125,18 @@ def test_a_component_of_another_group_is_refused(scene: Scene, group: str, other
     assert "can stand there" in scene.refused(path, "Agent.load", f"{group}._target_={target}")
 
 
+PARTS = [*CODE, *THROUGH_RLEXP, "rlexp.algos.ppo.PPO", "rlexp.algos.ddpg.DDPG", "evil_module.Env"]
+
+
+@pytest.mark.parametrize("target", PARTS, ids=[str(target)[:40] for target in PARTS])
+def test_a_part_of_an_algorithm_is_its_name_or_a_component_for_it(scene: Scene, target: Any) -> None:
+    algo = {"_target_": "rlexp.algos.ddpg.DDPG"}
+    for part in ({"_target_": target, "command": f"mkdir {scene.marker}"}, str(target)):
+        path = forged(scene, put(("algo",), algo | {"exploration": part}))
+        scene.refused(path, "Agent.load", "algo.exploration")
+        shutil.rmtree(path)
+
+
 def test_a_component_that_is_no_callback_is_refused(scene: Scene) -> None:
     for target in ("rlexp.algos.ppo.PPO", "rlexp.loggers.tensorboard.TensorBoardLogger", "rlexp.run_dir.RunDir"):
         path = forged(scene, put(("trainer", "callbacks", 0), {"_target_": target}))
