@@ -22,6 +22,7 @@ from rlexp.errors import ConfigError
 from rlexp.evaluators import FQE, EvaluationMethod, InitialValue
 from rlexp.evaluators.fqe import fqe_target, value_range
 from rlexp.loggers.console import closing_lines
+from rlexp.models import Network, Norm
 from rlexp.policy import Policy
 from rlexp.resuming import resume_run
 from rlexp.runner import Runner
@@ -114,6 +115,24 @@ def test_fqe_finds_the_discounted_sum_of_the_rewards_of_an_episode() -> None:
     assert result.summary()["states"] == 20
     assert result.row()["eval/fqe_value"] == result.score
     assert result.others["fqe_error"] < 2
+
+
+def test_fqe_fits_networks_that_normalise_by_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    nets, make = [], FQE._network
+
+    def keep(*args: Any) -> Any:
+        nets.append(make(*args))
+        return nets[-1]
+
+    monkeypatch.setattr(FQE, "_network", keep)
+    data = chain(20, 3, np.random.default_rng(0).integers(0, 3, 60), lambda t, a: 10.0 * t)
+    runner = constant(1, "discrete")
+    runner.model = Network(norm=Norm.batch_renorm)
+    result = judged(FQE(**SMALL), runner, data)
+    assert result.score == pytest.approx(10 + 0.5 * 20 + 0.25 * 30, rel=0.05)
+    for norm in (norm for net in nets for norm in net.renorms):
+        assert norm.passes.item() == 400  # one for each update, and none by asking for values
+        assert not norm.on
 
 
 def test_fqe_bootstraps_through_truncation() -> None:

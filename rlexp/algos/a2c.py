@@ -44,6 +44,7 @@ class A2C(ActorCritic):
     """
 
     can_share: ClassVar[bool] = True
+    tells_dropped: ClassVar[bool] = True
 
     learning_rate: Positive = 7e-4  # step size
     gae_lambda: Fraction = 1.0  # bias (0) against variance (1) of the advantages; 1: n-step returns, as in the paper
@@ -64,19 +65,27 @@ class A2C(ActorCritic):
     def update(self, batch: Rollout) -> Update:
         """One gradient step on the whole rollout."""
         advantage, returns = self.advantages(batch)
-        metrics = self.update_phase(batch.obs, batch.action, batch.value, advantage, returns)
+        metrics = self.update_phase(batch.obs, batch.action, batch.value, advantage, returns, self.dropped_in(batch))
         self.updates += 1
         return Update(dict(zip(METRICS, metrics)))
 
     @phase
-    def update_phase(self, obs: Obs, action: Tensor, old_value: Tensor, advantage: Tensor, returns: Tensor) -> Tensor:
+    def update_phase(
+        self,
+        obs: Obs,
+        action: Tensor,
+        old_value: Tensor,
+        advantage: Tensor,
+        returns: Tensor,
+        told: dict[str, Tensor],
+    ) -> Tensor:
         """The gradient step; gives the METRICS."""
         explained = explained_variance(old_value, returns)
         obs = tree_map(lambda leaf: leaf.flatten(0, 1), obs)
         advantage, returns = advantage.flatten(), returns.flatten()
         if self.normalize_advantage and len(advantage) > 1:  # a single one has no deviation
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        policy, value = self.policy_and_value(obs)
+        policy, value = self.policy_and_value(obs, **told)
         loss = a2c_loss(policy.log_prob(action.flatten(0, 1)), advantage, value, returns)
         entropy = policy.entropy().mean()
         norm = self.optimizer.step(loss.policy + self.value_coef * loss.value - self.entropy_coef * entropy)

@@ -15,7 +15,7 @@ from rlexp.compiling import acting
 from rlexp.config.fields import Fraction, Static
 from rlexp.envs.spec import EnvSpec
 from rlexp.models import Activation, Model, NetDefaults, Network, policy_distribution
-from rlexp.models.regularization import Dropout
+from rlexp.models.regularization import NUMBERS, Dropout, drops_units
 from rlexp.tree import tree_first
 from rlexp.types import Act, Obs, Rollout
 
@@ -27,6 +27,7 @@ class ActorCritic(StochasticPolicy, OnPolicyAlgorithm):
     actions: ClassVar[frozenset[str]] = frozenset({DISCRETE, CONTINUOUS, MULTI_DISCRETE, MULTI_BINARY})
     network: ClassVar[NetDefaults] = NetDefaults(hidden=(64, 64), activation=Activation.tanh, init="orthogonal")
     can_share: ClassVar[bool] = False  # one loss trains both networks, so that they may share a CNN
+    tells_dropped: ClassVar[bool] = False  # updates tell the policy which units it dropped, see dropped_in
 
     gae_lambda: Fraction = 0.95  # bias (0) against variance (1) of the advantages
     initial_log_std: Annotated[float, Static()] = 0.0  # of the Gaussian for continuous actions
@@ -43,52 +44,81 @@ class ActorCritic(StochasticPolicy, OnPolicyAlgorithm):
 
         if self.log_std is not None:
             self.log_std.requires_grad_()
+        self.drops = drops_units(self.actor)
+        for module in self.actor.modules():
+            if isinstance(module, Dropout):
+                module.numbered = True
 
     def build_network(self, spec: EnvSpec, model: Model, defaults: NetDefaults, out: int, out_gain: float) -> nn.Module:
         """One of the two networks."""
         return model.build(spec, out, defaults=defaults, out_gain=out_gain)
 
     def dropout_problem(self) -> str | None:
-        """The value function may drop units, the policy not."""
-        dropping = any(isinstance(module, Dropout) for module in self.actor.modules())
-        return super().dropout_problem() if dropping else None
+        """The value function may drop any units; the policy those that it went without when it acted."""
+        return super().dropout_problem() if self.drops and not self.tells_dropped else None
 
     def parameters(self) -> list[tuple[str, Tensor]]:
         """Everything to be trained, by name."""
         named: list[tuple[str, Tensor]] = [*self.actor.named_parameters(), *self.critic.named_parameters()]
         return named if self.log_std is None else [*named, ("log_std", self.log_std)]
 
-    def policy(self, obs: Obs) -> Any:
-        """π(·|s)."""
-        return self.head.dist(self.masked(self.actor(obs), obs), self.log_std)
+    def outputs(self, obs: Obs, **told: Tensor) -> Tensor:
+        """What the actor says, [B, out], impossible actions put out of reach; it is ``told`` the same as a policy."""
+        return self.masked(self.actor(obs, **told), obs)
+
+    def policy(self, obs: Obs, **told: Tensor) -> Any:
+        """π(·|s); told ``dropped`` [B], numbers that :meth:`dropping` drew, without the units that these stand for."""
+        return self.head.dist(self.outputs(obs, **told), self.log_std)
 
     def value(self, obs: Obs) -> Tensor:
         """V(s), [B]."""
         return self.critic(obs).squeeze(-1)
 
-    def policy_and_value(self, obs: Obs) -> tuple[Any, Tensor]:
+    def policy_and_value(self, obs: Obs, **told: Tensor) -> tuple[Any, Tensor]:
         """π(·|s) and V(s), images seen once if the networks share their CNN."""
         if not self.shares_encoder:
-            return self.policy(obs), self.value(obs)
+            return self.policy(obs, **told), self.value(obs)
         features = self.actor.encode(obs)
-        policy = self.head.dist(self.masked(self.actor.decode(features), obs), self.log_std)
-        return policy, self.critic.decode(features).squeeze(-1)
+        outputs = self.masked(self.actor.decode(features, **told), obs)
+        return self.head.dist(outputs, self.log_std), self.critic.decode(features).squeeze(-1)
+
+    def dropping(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Where the policy has dropout: ``dropped`` [N], numbers that stand for the units each row goes without.
+
+        It belongs to the act's extras, so that the update goes without the same units (:meth:`dropped_in`).
+        """
+        if not self.drops:
+            return {}
+        return {"dropped": torch.randint(NUMBERS, (rows,), generator=generator, device=self.device)}
+
+    def dropped_in(self, batch: Rollout) -> dict[str, Tensor]:
+        """What the policy has to be told in an update on the rows [T·N] of a rollout: what it was told as it acted."""
+        return {"dropped": batch.extras["dropped"].flatten()} if self.drops else {}
 
     def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
         """Sample, or take the mode.
 
         Values and probabilities wait for the whole rollout, where they cost less; with a shared CNN they come for free.
         """
-        if not (explore and self.shares_encoder):
+        if not (explore and (self.shares_encoder or self.drops)):
             return super().act(obs, carry, explore=explore, generator=generator)
-        noise = self.head.draw_noise(len(tree_first(obs)), generator=generator, device=self.device)
-        action, value, log_prob = self.explore_and_value(obs, noise)
-        return Act(action, None, {"value": value, "log_prob": log_prob})
+        rows = len(tree_first(obs))
+        noise = self.head.draw_noise(rows, generator=generator, device=self.device)
+        told = self.dropping(rows, generator)
+        if not self.shares_encoder:
+            return Act(self.explore(obs, noise, told), None, told)
+        action, value, log_prob = self.explore_and_value(obs, noise, told)
+        return Act(action, None, {"value": value, "log_prob": log_prob, **told})
 
     @acting
-    def explore_and_value(self, obs: Obs, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def explore(self, obs: Obs, noise: Tensor, told: dict[str, Tensor] | None = None) -> Tensor:
+        """Actions sampled from the policy."""
+        return self.policy(obs, **(told or {})).sample(noise)  # type: ignore[no-any-return]
+
+    @acting
+    def explore_and_value(self, obs: Obs, noise: Tensor, told: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Actions sampled from the policy, V(s) and log π(a|s)."""
-        policy, value = self.policy_and_value(obs)
+        policy, value = self.policy_and_value(obs, **told)
         action = policy.sample(noise)
         return action, value, policy.log_prob(action)
 

@@ -21,7 +21,7 @@ from rlexp.errors import CheckpointError, ConfigError
 from rlexp.models import Model, Network
 from rlexp.models.description import described
 from rlexp.models.distributions import IMPOSSIBLE
-from rlexp.models.regularization import Dropout
+from rlexp.models.regularization import BatchRenorm, Dropout, learning
 from rlexp.optim import Optimizer
 from rlexp.schedules import Schedule
 from rlexp.seeding import derive_seed
@@ -71,30 +71,25 @@ class Algorithm(ABC):
         if isinstance(model, Network):
             model.check_used(type(self).__name__)
         self._refuse_hidden_state()
-        self._prepare_dropout()
+        self._prepare_learning()
         self.compiled = False
 
-    def _prepare_dropout(self) -> None:
-        """Units are dropped while ``update`` runs, in targets too, and never elsewhere: not in acting, not in values.
+    def _prepare_learning(self) -> None:
+        """Dropout drops and BatchRenorm trains while ``update`` runs, and nowhere else: not in acting, not in values.
 
-        Only where there is dropout, so that nothing else pays for it. Graphs hold the switch as a constant: those of
-        an update are traced within one, those of acting are not.
+        Only where there is any of them, so that nothing else pays for it. Which passes of an update train BatchRenorm
+        is its own rule, see there.
         """
-        modules = [part for part in self.parts().values() if isinstance(part, nn.Module)]
-        dropouts = [module for part in modules for module in part.modules() if isinstance(module, Dropout)]
-        if not dropouts:
+        found = [module for net in self._networks().values() for module in net.modules()]
+        modules = [module for module in found if isinstance(module, (Dropout, BatchRenorm))]
+        if not modules:
             return
-        if problem := self.dropout_problem():
+        if any(isinstance(module, Dropout) for module in modules) and (problem := self.dropout_problem()):
             raise ConfigError(f"model.dropout: {type(self).__name__} {problem}")
 
         def update(batch: Any) -> Update:
-            for dropout in dropouts:
-                dropout.on = True
-            try:
+            with learning(modules):
                 return type(self).update(self, batch)
-            finally:
-                for dropout in dropouts:
-                    dropout.on = False
 
         self.update = update  # type: ignore[method-assign]
 
@@ -296,11 +291,10 @@ class OnPolicyAlgorithm(Algorithm):
         """Learn from one rollout [T, N]; owns its epochs and minibatches."""
 
     def dropout_problem(self) -> str | None:
-        """The policy that acted, with all its units, is not the one that would be updated, without some."""
+        """The policy that acted is not the one that is updated, unless both go without the same units."""
         return (
-            "compares the probabilities of the policy that acted with those of the policy that learns, which dropped "
-            "units would make another one. Leave it at 0 (model.critic_dropout drops units of the value function "
-            "alone), or use model.weight_decay or model.norm=layer."
+            "compares the probabilities of the policy that acted with those of the policy that learns, but does not "
+            "see to it that both go without the same units, as PPO does. model.critic_dropout concerns V alone."
         )
 
     def updates_per_rollout(self, steps: int, num_envs: int) -> int:

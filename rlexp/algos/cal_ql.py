@@ -46,8 +46,7 @@ class CalQL(CQL):
         """As it is set."""
         return self.failure_reward
 
-    def sampled_values(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def compared(self, sampled_q: Tensor, batch: Batch) -> Tensor:
         """Those of CQL, the policy's actions calibrated."""
-        q, log_density = super().sampled_values(batch, noise)
-        uniform, policy = q.split((self.n_action_samples, 2 * self.n_action_samples), 1)
-        return torch.cat((uniform, cal_ql_bound(policy, batch.extras["mc_return"])), 1), log_density
+        uniform, policy = sampled_q.split((self.n_action_samples, 2 * self.n_action_samples), 1)
+        return torch.cat((uniform, cal_ql_bound(policy, batch.extras["mc_return"])), 1)

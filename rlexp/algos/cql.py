@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlexp.algos.base import MIXED, OFFLINE, REPLAY
-from rlexp.algos.sac import SAC, sac_actor_loss
+from rlexp.algos.sac import SAC, sac_actor_loss, sac_critic_loss
 from rlexp.algos.samples import values_of_samples
 from rlexp.compiling import phase
 from rlexp.config.component import component
@@ -19,6 +19,7 @@ from rlexp.config.fields import Natural, NonNegative, Positive, Size
 from rlexp.envs.spec import EnvSpec
 from rlexp.errors import ConfigError
 from rlexp.models import Model
+from rlexp.models.regularization import normalizes_by_batch
 from rlexp.optim import Adam
 from rlexp.types import Batch, Obs
 
@@ -82,6 +83,7 @@ class CQL(SAC):
     def build(self, spec: EnvSpec, model: Model) -> None:
         """SAC's networks, and the multiplier."""
         super().build(spec, model)
+        self.by_batch = normalizes_by_batch(self.critic)
         if self.target_gap is not None:
             self.log_multiplier = torch.zeros(()).requires_grad_()
             self.multiplier_optimizer = Adam([self.log_multiplier], self.multiplier_learning_rate)
@@ -109,8 +111,16 @@ class CQL(SAC):
         self, batch: Batch, next_value: Tensor, noise: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """The Bellman error and the conservative term."""
-        td_loss, q, metrics = super().critic_loss(batch, next_value, noise)
-        gap = cql_gap(q, *self.sampled_values(batch, noise))
+        actions, log_density = self.sampled_actions(batch, noise)
+        if self.by_batch:  # all in one pass: normalised apart, the values that are compared would be of two functions
+            every = values_of_samples(self.critic, batch.obs, torch.cat((batch.action[None], actions)), whole=True)
+            q, sampled_q = every[:, 0], every[:, 1:]
+            td_loss = sac_critic_loss(q, batch.reward, batch.discount, next_value, batch.weight)
+            metrics: dict[str, Tensor] = {}
+        else:
+            td_loss, q, metrics = super().critic_loss(batch, next_value, noise)
+            sampled_q = values_of_samples(self.critic, batch.obs, actions)
+        gap = cql_gap(q, self.compared(sampled_q, batch), log_density)
         metrics |= {"q/conservative_gap": gap.detach().mean()}
         if self.target_gap is None:
             return cql_loss(td_loss, gap, self.conservative_weight), q, metrics
@@ -118,16 +128,18 @@ class CQL(SAC):
         loss = cql_loss(td_loss, self.conservative_weight * gap, multiplier, self.target_gap)
         return loss, q, metrics | {"q/multiplier": multiplier}
 
-    def sampled_values(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Q_i(s, a_j) [n, 3m, B] and log μ(a_j) [3m, B]: uniform actions, the policy's at s, and its at s′."""
-        with torch.no_grad():
-            current, log_prob = self.policy(batch.obs).sample_with_log_prob(noise["samples"])
-            following, next_log_prob = self.policy(batch.next_obs).sample_with_log_prob(noise["next_samples"])
-            uniform = noise["uniform"]
-            density = torch.full_like(log_prob, -math.log(2) * uniform.shape[-1])  # ½ for each dimension of [−1, 1]
-            actions = torch.cat((uniform, current, following))
-            log_density = torch.cat((density, log_prob, next_log_prob))
-        return values_of_samples(self.critic, batch.obs, actions), log_density
+    @torch.no_grad()
+    def sampled_actions(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """a_j [3m, B, A] and log μ(a_j) [3m, B]: uniform actions, the policy's at s, and its at s′."""
+        current, log_prob = self.policy(batch.obs).sample_with_log_prob(noise["samples"])
+        following, next_log_prob = self.policy(batch.next_obs).sample_with_log_prob(noise["next_samples"])
+        uniform = noise["uniform"]
+        density = torch.full_like(log_prob, -math.log(2) * uniform.shape[-1])  # ½ for each dimension of [−1, 1]
+        return torch.cat((uniform, current, following)), torch.cat((density, log_prob, next_log_prob))
+
+    def compared(self, sampled_q: Tensor, batch: Batch) -> Tensor:
+        """The values [n, 3m, B] of those actions as they are compared with the data's."""
+        return sampled_q
 
     def next_value(self, next_obs: Obs, noise: dict[str, Tensor]) -> Tensor:
         """V(s′) by the target critics, [B]."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from inspect import signature
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +13,7 @@ from rlexp.algos.sac import SAC, sac_critic_loss
 from rlexp.compiling import phase
 from rlexp.config.component import component
 from rlexp.config.fields import Count, Fraction, Positive, Static
-from rlexp.envs.spec import EnvSpec
-from rlexp.errors import ConfigError
-from rlexp.models import Model, NetDefaults, Norm
+from rlexp.models import NetDefaults, Norm
 from rlexp.tree import tree_map
 from rlexp.types import Batch, Obs
 
@@ -26,7 +23,7 @@ def crossq_joint(
 ) -> tuple[Tensor, Tensor]:
     """Q_i(s, a) and Q_i(s′, a′), each [n, B], of one training pass: both are normalised by the statistics of both."""
     both = tree_map(lambda now, later: torch.cat((now, later)), obs, next_obs)
-    q = critic(both, torch.cat((action, next_action)), train=True)[..., 0]  # [n, 2B]
+    q = critic(both, torch.cat((action, next_action)))[..., 0]  # [n, 2B]
     taken, following = q.chunk(2, -1)
     return taken, following
 
@@ -42,8 +39,8 @@ class CrossQ(SAC):
     As few steps as REDQ or DroQ with one update for each.
     """
 
-    actor_network: ClassVar[NetDefaults] = NetDefaults(hidden=(256, 256), norm=Norm.batch_renorm, says_train=True)
-    critic_network: ClassVar[NetDefaults] = NetDefaults(hidden=(2048, 2048), norm=Norm.batch_renorm, says_train=True)
+    actor_network: ClassVar[NetDefaults] = NetDefaults(norm=Norm.batch_renorm, renorm_warmup=100_000)
+    critic_network: ClassVar[NetDefaults] = replace(actor_network, hidden=(2048, 2048))
 
     actor_learning_rate: Positive = 1e-3  # step size of the policy
     critic_learning_rate: Positive = 1e-3  # step size of the critics
@@ -51,16 +48,6 @@ class CrossQ(SAC):
     actor_interval: Count = 3  # updates of the critics for one of the actor and the temperature
     adam_beta1: Annotated[Fraction, Static()] = 0.5  # memory of the gradients of actor and critics
     tau: float = field(init=False, default=1.0)  # there are no targets
-
-    def build_networks(self, spec: EnvSpec, model: Model) -> None:
-        """SAC's, which must know ``train``."""
-        super().build_networks(spec, model)
-        for net in (self.actor, self.critic):
-            if "train" not in signature(net.forward).parameters:
-                raise ConfigError(
-                    "algo=crossq says train=True to its networks where they are trained, but what the model built has "
-                    f"forward{signature(net.forward)}, which takes no `train`. Use model=auto."
-                )
 
     def build_target(self) -> None:
         """None."""
@@ -80,7 +67,3 @@ class CrossQ(SAC):
         self.critic_optimizer.step(loss)
         priority = td_priority(q, batch.reward + batch.discount * next_value, batch.weight)
         return {"loss/critic": loss.detach(), "q/mean": q.detach().mean()}, priority
-
-    def learning_policy(self, obs: Obs) -> Any:
-        """π(·|s) by the statistics of this batch."""
-        return self.head.dist(self.actor(obs, train=True))

@@ -11,7 +11,10 @@ from torch.nn import functional
 from rlexp.algos.sac_n import SACN
 from rlexp.config.component import component
 from rlexp.config.fields import NonNegative
+from rlexp.envs.spec import EnvSpec
 from rlexp.errors import ConfigError
+from rlexp.models import Model
+from rlexp.models.regularization import normalizes_by_batch
 from rlexp.types import Batch
 
 
@@ -42,12 +45,23 @@ class EDAC(SACN):
         if self.n_critics < 2:
             raise ConfigError("algo.n_critics=1: EDAC compares critics with each other, so it needs at least 2.")
 
+    def build(self, spec: EnvSpec, model: Model) -> None:
+        """SAC-N's networks."""
+        super().build(spec, model)
+        self.by_batch = normalizes_by_batch(self.critic)
+
     def critic_loss(
         self, batch: Batch, next_value: Tensor, noise: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """SAC's loss and the similarity of ∇ₐQ_i, whose own gradient is taken too."""
+        """SAC's loss and the similarity of ∇ₐQ_i, whose own gradient is taken too.
+
+        Where Q_i is normalised by the batch, its slope there mixes the rows. Then ∇ₐQ_i is of another pass, by the
+        running averages: the gradient that the actor follows.
+        """
         action = batch.action.repeat(self.n_critics, 1, 1).requires_grad_()  # one for each critic: [n, B, A]
-        loss, q, metrics = super().critic_loss(batch._replace(action=action), next_value, noise)
-        (gradient,) = torch.autograd.grad(q.sum(), action, create_graph=True)
+        asked = batch._replace(action=action)
+        loss, q, metrics = super().critic_loss(batch if self.by_batch else asked, next_value, noise)
+        values = self.q_taken(asked) if self.by_batch else q
+        (gradient,) = torch.autograd.grad(values.sum(), action, create_graph=True)
         similarity = edac_similarity(gradient)
         return loss + self.eta * similarity, q, metrics | {"q/similarity": similarity.detach()}

@@ -72,6 +72,7 @@ class PPO(ActorCritic):
     """
 
     can_share: ClassVar[bool] = True
+    tells_dropped: ClassVar[bool] = True
 
     learning_rate: Positive = 3e-4  # step size
     epochs: Count = 10  # passes over each rollout
@@ -106,11 +107,12 @@ class PPO(ActorCritic):
     def rows(self, batch: Rollout, advantage: Tensor, returns: Tensor) -> tuple[Obs, dict[str, Tensor]]:
         """The rollout [T, N, …] as what minibatches are drawn from: T·N rows."""
         obs, action = tree_map(lambda leaf: leaf.flatten(0, 1), batch.obs), batch.action.flatten(0, 1)
+        told = self.dropped_in(batch)
         if "log_prob" in batch.extras and self.autocast is None:  # else as computed by updates, in their precision
             log_prob = batch.extras["log_prob"].flatten()
         else:
             with torch.no_grad():
-                log_prob = in_parts(self.log_prob, obs, action)
+                log_prob = in_parts(self.log_prob, obs, action, told)
         data = {
             "action": action,
             "log_prob": log_prob,
@@ -118,12 +120,12 @@ class PPO(ActorCritic):
             "value": batch.value.flatten(),
             "returns": returns.flatten(),
         }
-        return obs, data
+        return obs, data | told
 
     @lowered
-    def log_prob(self, obs: Obs, action: Tensor) -> Tensor:
+    def log_prob(self, obs: Obs, action: Tensor, told: dict[str, Tensor]) -> Tensor:
         """log π(a|s), [B], as updates compute it: before the first one the ratio is 1."""
-        return self.policy(obs).log_prob(action)
+        return self.policy(obs, **told).log_prob(action)  # type: ignore[no-any-return]
 
     def minibatches(self, steps: int, num_envs: int) -> list[Tensor]:
         """The rows of every minibatch of every epoch."""
@@ -148,7 +150,8 @@ class PPO(ActorCritic):
         advantage = part["advantage"]
         if self.normalize_advantage and len(advantage) > 1:  # a single one has no deviation
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        policy, value = self.policy_and_value(obs)
+        told = {"dropped": part["dropped"]} if self.drops else {}
+        policy, value = self.policy_and_value(obs, **told)
         loss = ppo_loss(
             policy.log_prob(part["action"]),
             part["log_prob"],

@@ -117,10 +117,6 @@ class SAC(StochasticPolicy, OffPolicyAlgorithm):
         """π(·|s)."""
         return self.head.dist(self.actor(obs))
 
-    def learning_policy(self, obs: Obs) -> Any:
-        """π(·|s) where it is about to be changed."""
-        return self.policy(obs)
-
     def update(self, batch: Batch) -> Update:
         """Critics, their targets, then actor and temperature."""
         self.updates += 1
@@ -187,6 +183,6 @@ class SAC(StochasticPolicy, OffPolicyAlgorithm):
 
     def actor_loss(self, obs: Obs, alpha: Tensor, noise: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The actor's loss, and the entropy estimate [B] that steers the temperature."""
-        action, log_prob = self.learning_policy(obs).sample_with_log_prob(noise["action"])
+        action, log_prob = self.policy(obs).sample_with_log_prob(noise["action"])
         q = self.reduce_actor(self.critic(obs, action).mean(-1))  # of a single output, or of quantiles
         return sac_actor_loss(alpha, log_prob, q), -log_prob.detach()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -52,6 +52,8 @@ class TRPO(ActorCritic):
     Small, monotone steps without a learning rate of the policy; for every kind of action space.
     """
 
+    tells_dropped: ClassVar[bool] = True
+
     target_kl: Positive = 0.01  # δ: how far the policy may move in one rollout
     cg_iterations: Count = 15  # of the conjugate gradient that solves F x = g
     cg_damping: NonNegative = 0.1  # added to the diagonal of F
@@ -73,7 +75,8 @@ class TRPO(ActorCritic):
         if self.normalize_advantage and advantage.numel() > 1:  # a single one has no deviation
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
         obs = tree_map(lambda leaf: leaf.flatten(0, 1), batch.obs)
-        metrics = self.improve_policy(obs, batch.action.flatten(0, 1), advantage.flatten())
+        action, advantage = batch.action.flatten(0, 1), advantage.flatten()
+        metrics = self.improve_policy(obs, action, advantage, self.dropped_in(batch))
         self.updates += 1
         targets, losses = returns.flatten(), []
         for rows in self.shuffled(len(targets), min(self.minibatch_size, len(targets)), self.value_epochs):
@@ -96,10 +99,16 @@ class TRPO(ActorCritic):
 
     # ---- the policy's step, on the whole rollout; not a phase, because F keeps one autograd graph for all products
 
-    def improve_policy(self, obs: Obs, action: Tensor, advantage: Tensor) -> dict[str, Tensor]:
-        """Move π along the natural gradient as far as the trust region and the surrogate allow."""
+    def improve_policy(self, obs: Obs, action: Tensor, advantage: Tensor, told: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Move π along the natural gradient as far as the trust region and the surrogate allow.
+
+        π_old is asked first: the pass that the gradient is taken of moves the averages of BatchRenorm, and what that
+        does to the policy counts against the trust region, too.
+        """
         parameters = self.policy_parameters()
-        outputs = self.masked(self.actor(obs), obs)
+        with torch.no_grad():  # log_std is going to change in place: π_old needs one of its own
+            old = self.head.dist(self.outputs(obs, **told), None if self.log_std is None else self.log_std.clone())
+        outputs = self.outputs(obs, **told)
         policy = self.head.dist(outputs, self.log_std)
         log_prob = policy.log_prob(action)
         loss = trpo_loss(log_prob, log_prob.detach(), advantage)
@@ -110,7 +119,8 @@ class TRPO(ActorCritic):
         step = (length * direction).nan_to_num()  # of a degenerate F nothing is taken
         with torch.no_grad():
             entropy = policy.entropy().mean()
-            return self.line_search(parameters, step, obs, action, advantage) | {"policy/entropy": entropy}
+            found = self.line_search(parameters, step, old, obs, action, advantage, told)
+            return found | {"policy/entropy": entropy}
 
     def policy_parameters(self) -> list[Tensor]:
         """Whatever π depends on."""
@@ -143,22 +153,27 @@ class TRPO(ActorCritic):
         return product
 
     def line_search(
-        self, parameters: list[Tensor], step: Tensor, obs: Obs, action: Tensor, advantage: Tensor
+        self,
+        parameters: list[Tensor],
+        step: Tensor,
+        old: Any,
+        obs: Obs,
+        action: Tensor,
+        advantage: Tensor,
+        told: dict[str, Tensor],
     ) -> dict[str, Tensor]:
         """Take the longest of the step's fractions that keeps to δ and improves the surrogate, or none.
 
         All are tried, so that nothing has to be read back from the device: a forward pass each.
         """
         start, moves = [parameter.clone() for parameter in parameters], unflat(step, parameters)
-        # log_std is about to change in place: π_old needs one of its own
-        old = self.head.dist(self.masked(self.actor(obs), obs), None if self.log_std is None else self.log_std.clone())
         old_log_prob = old.log_prob(action)
         before = trpo_loss(old_log_prob, old_log_prob, advantage)
         taken, kl, loss = torch.zeros_like(before), torch.zeros_like(before), before
         for k in range(self.line_search_steps):
             fraction = torch.ones_like(before) * self.line_search_shrink**k
             move_to(parameters, start, moves, fraction)
-            policy = self.policy(obs)
+            policy = self.policy(obs, **told)
             new_kl, new_loss = old.kl(policy).mean(), trpo_loss(policy.log_prob(action), old_log_prob, advantage)
             good = (taken == 0) & (new_kl <= self.target_kl) & (new_loss < before)
             taken, kl = torch.where(good, fraction, taken), torch.where(good, new_kl, kl)

@@ -14,6 +14,7 @@ from rlexp.config.component import component
 from rlexp.config.fields import Count, Size
 from rlexp.envs.spec import EnvSpec
 from rlexp.models import Activation, Model, NetDefaults, Recurrence, Recurrent
+from rlexp.models.regularization import normalizes_by_batch
 from rlexp.tree import tree_first, tree_map
 from rlexp.types import Act, Obs, Rollout
 
@@ -72,6 +73,7 @@ class RecurrentPPO(PPO):
         """PPO's, and the size of what is remembered: the actor's state and the critic's, side by side."""
         super().build(spec, model)
         self.carry_size = self.actor.carry_size + self.critic.carry_size
+        self.by_batch = [normalizes_by_batch(net) for net in (self.actor, self.critic)]
 
     def build_network(self, spec: EnvSpec, model: Model, defaults: NetDefaults, out: int, out_gain: float) -> nn.Module:
         """The model's features, a recurrence and a linear head."""
@@ -85,9 +87,9 @@ class RecurrentPPO(PPO):
         actor_state, critic_state = carry.chunk(2, -1)
         return actor_state, critic_state
 
-    def policy(self, obs: Obs, carry: Tensor | None = None) -> Any:
+    def policy(self, obs: Obs, carry: Tensor | None = None, **told: Tensor) -> Any:
         """π(·|h), h being what ``carry`` remembers and the observation."""
-        outputs, _ = self.actor.step(obs, self.states(obs, carry)[0])
+        outputs, _ = self.actor.step(obs, self.states(obs, carry)[0], **told)
         return self.head.dist(self.masked(outputs, obs), self.log_std)
 
     def value(self, obs: Obs, carry: Tensor | None = None) -> Tensor:
@@ -97,7 +99,8 @@ class RecurrentPPO(PPO):
     def act(self, obs: Obs, carry: Any, *, explore: bool, generator: torch.Generator) -> Act:
         """PPO's, with the state that comes of it; what was remembered before is stored with the transition."""
         actor_state, critic_state = self.states(obs, carry)
-        outputs, new_actor_state = self.actor.step(obs, actor_state)
+        told = self.dropping(len(actor_state), generator) if explore else {}
+        outputs, new_actor_state = self.actor.step(obs, actor_state, **told)
         policy = self.head.dist(self.masked(outputs, obs), self.log_std)
         if not explore:  # nobody asks for values
             return Act(policy.mode(), torch.cat((new_actor_state, critic_state), -1))
@@ -107,6 +110,7 @@ class RecurrentPPO(PPO):
             "log_prob": policy.log_prob(action),
             "value": value.squeeze(-1),
             "carry": torch.cat((actor_state, critic_state), -1),
+            **told,
         }
         return Act(action, torch.cat((new_actor_state, new_critic_state), -1), extras)
 
@@ -123,6 +127,8 @@ class RecurrentPPO(PPO):
             # An episode begins after one has ended; at the first step the remembered state already says so.
             "starts": torch.cat((torch.zeros_like(batch.done[:1]), batch.done[:-1])),
         }
+        if self.drops:
+            columns["dropped"] = batch.extras["dropped"]
         data = {name: cut_sequences(column, length) for name, column in columns.items()}
         data["carry"] = batch.extras["carry"][::length].flatten(0, 1)
         return tree_map(lambda leaf: cut_sequences(leaf, length), batch.obs), data
@@ -149,8 +155,10 @@ class RecurrentPPO(PPO):
             advantage = masked_normalize(advantage, mask)
         time_major = tree_map(lambda leaf: leaf.transpose(0, 1), obs)
         actor_state, critic_state = part["carry"].chunk(2, -1)
-        outputs, _ = self.actor(time_major, actor_state, part["starts"].T)
-        value, _ = self.critic(time_major, critic_state, part["starts"].T)
+        dropped = {"dropped": part["dropped"].T} if self.drops else {}
+        counted = [{"counted": mask.T} if by_batch else {} for by_batch in self.by_batch]  # padding is not
+        outputs, _ = self.actor(time_major, actor_state, part["starts"].T, **dropped, **counted[0])
+        value, _ = self.critic(time_major, critic_state, part["starts"].T, **counted[1])
         policy = self.head.dist(self.masked(outputs.transpose(0, 1), obs), self.log_std)
         log_prob = policy.log_prob(part["action"])
         # Where there is nothing the ratio is 1: exp of anything else might overflow, and no mask hides ∞ · 0.

@@ -18,6 +18,7 @@ from rlexp.config.fields import Count, Fraction, Positive, Share, Size
 from rlexp.envs import GymEnv
 from rlexp.evaluators.base import Estimate, EvaluationMethod
 from rlexp.models import Model, NetDefaults
+from rlexp.models.regularization import BatchRenorm, learning
 from rlexp.models.target import TargetNetwork
 from rlexp.optim import Adam
 from rlexp.policy import Policy
@@ -92,6 +93,7 @@ class FQE(EvaluationMethod):
         self._range = [bound / scale for bound in value_range(*self.data.reward_range(), gamma)]
         q = self._network(policy, seed)
         target = TargetNetwork(q)
+        norms = [module for module in q.modules() if isinstance(module, BatchRenorm)]
         optimizer = Adam(q.named_parameters(), self.learning_rate)
         starts = self.start_states(policy, self.max_states, seed)
         mark, before = updates - math.ceil(LAST * updates), 0.0
@@ -99,7 +101,8 @@ class FQE(EvaluationMethod):
             if done == mark:
                 before = float(self._values(policy, q, starts, scale).mean())
             batch = self.batch(policy, rng.integers(0, len(self.data), self.batch_size))
-            optimizer.step(self._loss(policy, q, target, batch, scale))
+            with learning(norms):
+                optimizer.step(self._loss(policy, q, target, batch, scale))
             target.follow(self.tau)
         with torch.no_grad():
             rows = rng.integers(0, len(self.data), ERROR_ROWS)

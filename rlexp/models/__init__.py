@@ -32,7 +32,6 @@ class Model(Protocol):
     ``[n, B, out]`` with ``ensemble=n``. With ``out=None`` it gives features and says their number as ``net.out``.
     An algorithm with noisy weights says ``noisy=σ₀`` too and calls ``net(obs, noise=…)`` with ``net.noise_size`` random
     numbers; without them the weights are their means. A model that is not used so needs no such argument.
-    An algorithm with BatchRenorm (CrossQ) says ``train=True`` in the passes that train a network.
     Its forward must not read values back from the device, so that an update can be compiled as one graph.
     """
 

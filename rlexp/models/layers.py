@@ -128,17 +128,25 @@ class Layer(nn.Module):
 class ResidualBlock(nn.Module):
     """x + W₂ act(W₁ LayerNorm(x)), four times as wide between W₁ and W₂; dropout stands behind W₁."""
 
-    def __init__(self, width: int, ensemble: int | None, init: Init, gain: float | None, dropout: float) -> None:
+    def __init__(
+        self, width: int, ensemble: int | None, init: Init, gain: float | None, dropout: float, place: int = 0
+    ) -> None:
         super().__init__()
         self.norm = LayerNorm(width, ensemble)
         self.expand = Layer(width, EXPANSION * width, ensemble, init, gain)
         self.contract = Layer(EXPANSION * width, width, ensemble, init, gain)
-        self.dropout = Dropout(dropout) if dropout else None
+        self.dropout = Dropout(dropout, place) if dropout else None
 
-    def forward(self, x: Tensor, linear: Callable[..., Tensor], activation: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        linear: Callable[..., Tensor],
+        activation: Callable[[Tensor], Tensor],
+        dropped: Tensor | None = None,
+    ) -> Tensor:
         """``[..., width] -> [..., width]``, with the layers computed by ``linear``."""
         inner = linear(self.norm(x), self.expand.weight, self.expand.bias)
-        inner = activation(inner if self.dropout is None else self.dropout(inner))
+        inner = activation(inner if self.dropout is None else self.dropout(inner, dropped))
         return x + linear(inner, self.contract.weight, self.contract.bias)
 
 
@@ -193,8 +201,8 @@ class MLP(nn.Module):
     Gaussian noise). ``net(x, noise=…)`` perturbs the weights by ``net.noise_size`` standard normal numbers, drawn by
     the caller; ``net(x)`` uses their means.
 
-    ``dropout`` stands behind every hidden linear layer, before normalisation and activation (as in DroQ). BatchRenorm
-    normalises by the batch where the caller says ``train=True``, else by its running averages.
+    ``dropout`` stands behind every hidden linear layer, before normalisation and activation (as in DroQ); given
+    ``dropped``, a number for each row, by these. BatchRenorm is told of ``frozen`` and ``counted``.
 
     With ``residual`` (SimBa: Lee et al., 2025, arXiv:2410.09754) a linear layer is followed by a block for every entry
     of ``hidden``, which must be equal, and a last LayerNorm.
@@ -216,7 +224,7 @@ class MLP(nn.Module):
         dropout: float = 0.0,
         residual: bool = False,
         renorm_momentum: float = 0.99,
-        renorm_warmup: int = 100_000,
+        renorm_warmup: int = 0,
     ) -> None:
         super().__init__()
         if noisy is not None and (ensemble is not None or residual):
@@ -229,10 +237,12 @@ class MLP(nn.Module):
         layers = [Layer(a, b, ensemble, init, gain, norm=normed, noisy=noisy) for a, b in pairwise(widths)]
         self.blocks = self.last_norm = self.renorms = self.dropouts = None
         if residual:
-            self.blocks = nn.ModuleList(ResidualBlock(width, ensemble, init, gain, dropout) for width in hidden)
+            self.blocks = nn.ModuleList(
+                ResidualBlock(width, ensemble, init, gain, dropout, i) for i, width in enumerate(hidden)
+            )
             self.last_norm = LayerNorm(widths[-1], ensemble)
         elif dropout:
-            self.dropouts = nn.ModuleList(Dropout(dropout) for _ in hidden)
+            self.dropouts = nn.ModuleList(Dropout(dropout, i) for i in range(len(hidden)))
         if norm is Norm.batch_renorm:
             self.renorms = nn.ModuleList(
                 BatchRenorm(width, ensemble, momentum=renorm_momentum, warmup=renorm_warmup) for width in widths
@@ -258,12 +268,19 @@ class MLP(nn.Module):
         self._head = None if out is None else rows[-1][:2]
         self._plain = self.blocks is self.renorms is self.dropouts is None
 
-    def forward(self, x: Tensor, noise: Tensor | None = None, train: bool = False) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        noise: Tensor | None = None,
+        dropped: Tensor | None = None,
+        counted: Tensor | None = None,
+        frozen: bool = False,
+    ) -> Tensor:
         """Outputs for the inputs ``x``; see the class for the shapes."""
         if self.ensemble is not None and x.dim() == 2:
             x = x.expand(self.ensemble, *x.shape)
         if not self._plain:
-            return self._regularized(x, noise, train)
+            return self._regularized(x, noise, dropped, counted, frozen)
         hidden, head = (self._hidden, self._head) if noise is None else self._perturbed(noise)
         linear, output = self._ends(x, self._linear, self._output)
         for weight, bias, norm_weight, norm_bias in hidden:
@@ -292,7 +309,7 @@ class MLP(nn.Module):
         assert self.ensemble is not None
         assert self._head is not None
         if not self._plain:
-            return self.forward(x)[0]
+            return MLP.forward(self, x)[0]
         linear, output = self._ends(x, _first_linear, _first_head)
         for weight, bias, norm_weight, norm_bias in self._hidden:
             x = linear(x, weight, bias)
@@ -308,30 +325,32 @@ class MLP(nn.Module):
                 x = functional.layer_norm(self._activation(x), *norm)
         return output(x, *self._head)
 
-    def _regularized(self, x: Tensor, noise: Tensor | None, train: bool) -> Tensor:
+    def _regularized(
+        self, x: Tensor, noise: Tensor | None, dropped: Tensor | None, counted: Tensor | None, frozen: bool
+    ) -> Tensor:
         """The same with what only some networks have: residual blocks, BatchRenorm, dropout."""
         hidden, head = (self._hidden, self._head) if noise is None else self._perturbed(noise)
         linear, output = self._ends(x, self._linear, self._output)
         if self.blocks is not None:
             x = linear(x, *hidden[0][:2])
             for block in self.blocks:
-                x = block(x, self._linear, self._activation)
+                x = block(x, self._linear, self._activation, dropped)
             x = self.last_norm(x)  # type: ignore[misc]
             return x if head is None else output(x, *head)
         for i, (weight, bias, norm_weight, norm_bias) in enumerate(hidden):
             if self.renorms is not None:
-                x = self.renorms[i](x, train)
+                x = self.renorms[i](x, frozen, counted)
             x = linear(x, weight, bias)
             linear = self._linear
             if self.dropouts is not None:
-                x = self.dropouts[i](x)
+                x = self.dropouts[i](x, dropped)
             if self.norm is Norm.layer:
                 x = self._layer_norm(x, x.shape[-1:], norm_weight, norm_bias)
             x = self._activation(x)
             if self.norm is Norm.layer_after:
                 x = self._layer_norm(x, x.shape[-1:], norm_weight, norm_bias)
         if self.renorms is not None:
-            x = self.renorms[-1](x, train)
+            x = self.renorms[-1](x, frozen, counted)
         return x if head is None else output(x, *head)
 
     def _perturbed(self, noise: Tensor) -> tuple[list[tuple[Tensor, ...]], tuple[Tensor, ...] | None]:

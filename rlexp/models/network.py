@@ -38,7 +38,7 @@ class NetDefaults:
     critic: bool = False  # it judges states or actions: the model's settings for critics hold
     cnn: EncoderKind = EncoderKind.nature_cnn  # what sees images, unless the model says
     features: bool = False  # its observations are features already: the model's encoder is not meant for them
-    says_train: bool = False  # the algorithm says train=True in the passes that train it, so BatchRenorm is possible
+    renorm_warmup: int = 0  # training passes in which BatchRenorm is plain BatchNorm
 
     def of_critic(self) -> NetDefaults:
         """The same for a network that judges states or actions."""
@@ -50,11 +50,17 @@ class Net(MLP):
 
     ``[..., out]`` for observations with any leading axes; with ``ensemble=n``, observations ``[B, ...]`` and actions
     ``[B, A]`` or ``[n, B, A]`` give ``[n, B, out]``. The members of an ensemble share the encoder (which has parameters
-    only for images) and nothing else. ``train`` concerns BatchRenorm alone, see :class:`MLP`.
+    only for images) and nothing else.
+
+    A ``critic`` whose actions have a gradient is being asked in which direction they get better, as where a policy
+    improves by it: such a pass does not train its BatchRenorm.
     """
 
-    def __init__(self, encoder: Encoder, out: int | None, *, action_dim: int = 0, **settings: object) -> None:
+    def __init__(
+        self, encoder: Encoder, out: int | None, *, action_dim: int = 0, critic: bool = False, **settings: object
+    ) -> None:
         super().__init__(encoder.out + action_dim, out, **settings)  # type: ignore[arg-type]
+        self.critic = critic
         self.encoder = None if encoder.identity else encoder
         self.action_dim = action_dim
         self._lender: tuple[
@@ -72,16 +78,30 @@ class Net(MLP):
         return obs if self.encoder is None else self.encoder(obs)  # type: ignore[return-value]
 
     def forward(  # type: ignore[override]
-        self, obs: Obs, action: Tensor | None = None, noise: Tensor | None = None, train: bool = False
+        self,
+        obs: Obs,
+        action: Tensor | None = None,
+        noise: Tensor | None = None,
+        dropped: Tensor | None = None,
+        counted: Tensor | None = None,
     ) -> Tensor:
-        """Outputs for observations, and for actions where the network was built with ``action_dim``."""
-        return self.decode(self.encode(obs), action, noise, train)
+        """Outputs for observations, and for actions where the network was built with ``action_dim``.
+
+        ``dropped`` [B] numbers the rows for Dropout; ``counted`` [B], 1 or 0, says which ones BatchRenorm learns from.
+        """
+        return self.decode(self.encode(obs), action, noise, dropped, counted)
 
     def decode(
-        self, x: Tensor, action: Tensor | None = None, noise: Tensor | None = None, train: bool = False
+        self,
+        x: Tensor,
+        action: Tensor | None = None,
+        noise: Tensor | None = None,
+        dropped: Tensor | None = None,
+        counted: Tensor | None = None,
     ) -> Tensor:
         """The same for features."""
-        out = super().forward(self._inputs(x, action), noise, train)
+        frozen = self.critic and action is not None and action.requires_grad
+        out = super().forward(self._inputs(x, action), noise, dropped, counted, frozen)
         return out.float() if out.dtype is torch.bfloat16 else out  # without a head, under autocast
 
     def _inputs(self, x: Tensor, action: Tensor | None) -> Tensor:
@@ -94,6 +114,8 @@ class Net(MLP):
 
     def first_of(self, obs: Obs, action: Tensor) -> Tensor:
         """What the first member of an ensemble says, ``[B, out]``."""
+        if not self._plain:
+            return self(obs, action)[0]  # type: ignore[no-any-return]
         return self.first(self._inputs(self.encode(obs), action))
 
 
@@ -112,14 +134,16 @@ class Network:
     activation: Activation | None = None  # relu, tanh, elu, gelu or silu; null: the algorithm's own
     norm: Norm | None = None  # none, layer (before activations), layer_after or batch_renorm; null: the algorithm's own
     residual: bool = False  # hidden layers as residual blocks with LayerNorm, one for each of `hidden` (SimBa)
-    dropout: Fraction = 0.0  # share of hidden units dropped in updates
+    dropout: Fraction = 0.0  # share of hidden units dropped in updates, and by PPO, A2C and TRPO where they explore
     weight_decay: NonNegative = 0.0  # share of the weights, times the learning rate, taken off at each optimizer step
     critic_hidden: tuple[int, ...] | None = None  # hidden, of critics alone; null: as the other networks
     critic_norm: Norm | None = None  # norm, of critics alone; null: as the other networks
     critic_dropout: Fraction | None = None  # dropout, of critics alone; null: as the other networks
     critic_weight_decay: NonNegative | None = None  # weight_decay, of critics alone; null: as the other networks
     renorm_momentum: Fraction | None = None  # how slowly BatchRenorm's averages follow; null: 0.99
-    renorm_warmup: Natural | None = None  # training passes in which BatchRenorm is plain BatchNorm; null: 100_000
+    renorm_warmup: Natural | None = (
+        None  # passes in which BatchRenorm is plain BatchNorm; null: the algorithm's own (CrossQ 100_000)
+    )
 
     def __post_init__(self) -> None:
         self._used: set[str] = set()  # kinds of settings that some network was built with: "critic_", "renorm_"
@@ -212,6 +236,7 @@ class Network:
             encoder,
             out,
             action_dim=action_dim,
+            critic=critic,
             hidden=tuple(hidden),
             activation=self.activation or defaults.activation,
             norm=norm,
@@ -223,7 +248,7 @@ class Network:
             dropout=self._of("dropout", critic),
             residual=self.residual,
             renorm_momentum=0.99 if self.renorm_momentum is None else self.renorm_momentum,
-            renorm_warmup=100_000 if self.renorm_warmup is None else self.renorm_warmup,
+            renorm_warmup=defaults.renorm_warmup if self.renorm_warmup is None else self.renorm_warmup,
         )
         _let_decay(net, self._of("weight_decay", critic))
         return net
@@ -239,13 +264,7 @@ class Network:
             if noisy is not None:
                 raise ConfigError("model.residual has no noisy weights. Use algo.noisy=false.")
             return Norm.layer
-        norm = given or defaults.norm
-        if norm is Norm.batch_renorm and not defaults.says_train:
-            raise ConfigError(
-                "model.norm=batch_renorm needs an algorithm that learns without target networks and tells its networks "
-                "which passes train them: algo=crossq. Elsewhere use model.norm=layer."
-            )
-        return norm
+        return given or defaults.norm
 
 
 def _let_decay(net: nn.Module, rate: float) -> None:

@@ -54,14 +54,16 @@ class Recurrent(nn.Module):
                 nn.init.zeros_(parameter) if "bias" in name else nn.init.orthogonal_(parameter)
         self.head = linear(size, out, init, out_gain)
 
-    def forward(self, obs: Obs, carry: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, obs: Obs, carry: Tensor, starts: Tensor | None = None, **told: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs ``[L, B, out]`` for observations ``[L, B, …]``, and the state after them.
 
         ``carry`` ``[B, carry_size]`` is the state before them; where ``starts`` ``[L, B]`` is True, an episode begins.
+        ``told`` ``[L, B]`` is what the encoder is told of each observation (``dropped``, ``counted``: see ``Net``).
         """
         cell, size = self.cell, self.size
         steps, rows = tree_first(obs).shape[:2]
-        features = self.encoder(tree_map(lambda leaf: leaf.flatten(0, 1), obs)).unflatten(0, (steps, rows))
+        told = {name: column.flatten() for name, column in told.items()}
+        features = self.encoder(tree_map(lambda leaf: leaf.flatten(0, 1), obs), **told).unflatten(0, (steps, rows))
         x = self._entry(features, cell.weight_ih, cell.bias_ih).float()  # all steps at once
         keep = x.new_ones(*x.shape[:2], 1) if starts is None else (~starts).unsqueeze(-1).to(x.dtype)
         learning = torch.is_grad_enabled()  # where nobody asks for gradients, an operator would cost more than its work
@@ -80,11 +82,12 @@ class Recurrent(nn.Module):
             return in_full_precision(functional.linear, features, weight, bias)
         return functional.linear(features, weight, bias)
 
-    def step(self, obs: Obs, carry: Tensor) -> tuple[Tensor, Tensor]:
+    def step(self, obs: Obs, carry: Tensor, **told: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs ``[B, out]`` for one observation of each of B episodes, and the state after it."""
         if torch.compiler.is_exporting():  # by torch's own cell: the loop here writes in place, which ONNX cannot say
             return self._exported_step(obs, carry)
-        out, carry = self(tree_map(lambda leaf: leaf.unsqueeze(0), obs), carry)
+        told = {name: column.unsqueeze(0) for name, column in told.items()}
+        out, carry = self(tree_map(lambda leaf: leaf.unsqueeze(0), obs), carry, **told)
         return out.squeeze(0), carry
 
     def _exported_step(self, obs: Obs, carry: Tensor) -> tuple[Tensor, Tensor]:

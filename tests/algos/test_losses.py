@@ -374,9 +374,9 @@ def test_crr_equals_a_loop(rng: np.random.Generator, advantage_type: AdvantageTy
 def test_crossq_judges_both_halves_in_one_training_pass() -> None:
     passes = []
 
-    def critic(obs: Tensor, action: Tensor, train: bool = False) -> Tensor:
+    def critic(obs: Tensor, action: Tensor) -> Tensor:
         """Two members; each takes the mean of the whole pass off, as batch normalisation would."""
-        passes.append((len(obs), train))
+        passes.append(len(obs))
         x = obs[:, 0] + 10 * action[:, 0]
         return torch.stack((x - x.mean(), 2 * (x - x.mean()))).unsqueeze(-1)
 
@@ -385,7 +385,7 @@ def test_crossq_judges_both_halves_in_one_training_pass() -> None:
     # x = 2, 4 now and 6, 8 later, of mean 5
     close(taken, [[-3.0, -1.0], [-6.0, -2.0]])
     close(following, [[1.0, 3.0], [2.0, 6.0]])
-    assert passes == [(4, True)]
+    assert passes == [4]
 
 
 # ---- REDQ, and RLPD's subset

@@ -105,7 +105,7 @@ def test_a_step_that_no_fraction_of_improves_is_not_taken() -> None:
     obs, action = rollout.obs.flatten(0, 1), rollout.action.flatten(0, 1)
     step, advantage = torch.ones(len(flat(before))), torch.zeros(len(obs))
     with torch.no_grad():
-        metrics = algo.line_search(algo.policy_parameters(), step, obs, action, advantage)
+        metrics = algo.line_search(algo.policy_parameters(), step, algo.policy(obs), obs, action, advantage, {})
     assert metrics["policy/step"].item() == metrics["policy/kl"].item() == 0
     assert all(torch.equal(new, old) for new, old in zip(algo.policy_parameters(), before))
 
@@ -120,7 +120,7 @@ def test_the_line_search_takes_the_longest_fraction_that_fits() -> None:
     loss = -(old.log_prob(action) * advantage).mean()
     step = -0.5 * flat(torch.autograd.grad(loss, algo.policy_parameters()))
     with torch.no_grad():
-        metrics = algo.line_search(algo.policy_parameters(), step, obs, action, advantage)
+        metrics = algo.line_search(algo.policy_parameters(), step, algo.policy(obs), obs, action, advantage, {})
         expected = None
         for k in range(10):
             for parameter, begin, move in zip(algo.policy_parameters(), start, unflat(step, start)):

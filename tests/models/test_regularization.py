@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from rlexp.errors import ConfigError
 from rlexp.models import Activation, Net, NetDefaults, Network, Norm
-from rlexp.models.regularization import BatchRenorm, Dropout, scramble
+from rlexp.models.regularization import NUMBERS, BatchRenorm, Dropout, learning, scramble
 from rlexp.models.target import TargetNetwork
 from tests.models.specs import box, env_spec, image
 
-SMALL = NetDefaults(hidden=(6, 6), activation=Activation.tanh, says_train=True)
+SMALL = NetDefaults(hidden=(6, 6), activation=Activation.tanh)
 
 
 def make(out: int | None = 3, *, ensemble: int | None = None, action_dim: int = 0, **settings: object) -> Net:
@@ -30,6 +30,12 @@ def scramble_parameters(net: nn.Module) -> None:
         for name, buffer in net.named_buffers():
             if buffer.is_floating_point():
                 buffer.uniform_(0.5, 2.0) if "var" in name else buffer.normal_()
+
+
+def trained(net: nn.Module, *inputs: Tensor, **keywords: Tensor) -> Tensor:
+    """A pass as within an update, by which dropout and BatchRenorm learn."""
+    with learning([module for module in net.modules() if isinstance(module, BatchRenorm)]):
+        return net(*inputs, **keywords)
 
 
 # ---- BatchRenorm
@@ -71,7 +77,7 @@ def test_batch_renorm_equals_the_papers_loop_before_and_after_warming_up(ensembl
         x = torch.randn(*(() if ensemble is None else (ensemble,)), 5, 4) * torch.tensor(scales) + step
         for train in (False, True, False):
             before = {name: buffer.clone() for name, buffer in norm.named_buffers()}
-            found = norm(x, train)
+            found = trained(norm, x) if train else norm(x)
             for i in members:
                 pick = (lambda t, i=i: t) if ensemble is None else (lambda t, i=i: t[i])
                 for k in range(4):
@@ -90,11 +96,75 @@ def test_batch_renorm_corrects_as_by_constants() -> None:
     mean, var = x.detach().mean(0), x.detach().var(0, correction=0)
     r, d = (var + 1e-3).sqrt() / 1.001**0.5, mean / 1.001**0.5  # running averages 0 and 1
     pull = torch.randn(6, 2)
-    (found,) = torch.autograd.grad((norm(x, train=True) * pull).sum(), x)
+    (found,) = torch.autograd.grad((trained(norm, x) * pull).sum(), x)
     plain = (x - x.mean(0)) / (x.var(0, correction=0) + 1e-3).sqrt()
     (wanted,) = torch.autograd.grad(((plain * r + d) * pull).sum(), x)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     assert (r - 1).abs().min() > 0.01
+
+
+def test_only_passes_that_lead_to_a_step_of_its_own_train_batch_renorm() -> None:
+    x, action = torch.randn(5, 4) * 2 + 1, torch.randn(5, 2)
+
+    def moved(net: nn.Module, *inputs: Tensor) -> bool:
+        before = [norm.mean.clone() for norm in net.renorms]
+        net(*inputs)
+        return any(not torch.equal(was, norm.mean) for was, norm in zip(before, net.renorms, strict=True))
+
+    plain, critic = (
+        Network(norm=Norm.batch_renorm).build(env_spec(box(4)), 1, defaults=defaults, action_dim=2)
+        for defaults in (SMALL, SMALL.of_critic())
+    )
+    target = TargetNetwork(critic)
+    asked = (action * nn.Parameter(torch.ones(2))).tanh()
+    assert not moved(critic, x, action)  # nobody learns
+    with learning([*plain.renorms, *critic.renorms, *target.net.renorms]):
+        assert moved(critic, x, action)
+        assert moved(plain, x, action)
+        assert moved(plain, x, asked)  # a decoder of latents, say
+        assert not moved(critic, x, asked)  # a policy wants to know what would be better
+        assert moved(critic, x * nn.Parameter(torch.ones(4)), action)  # behind a CNN, whose features have a gradient
+        assert not moved(target.net, x, action)
+        with torch.no_grad():
+            assert not moved(critic, x, action)
+    assert not moved(critic, x, action)
+
+
+def test_where_nothing_is_clipped_batch_renorm_answers_the_same_in_training_and_in_use() -> None:
+    net = make(norm=Norm.batch_renorm)  # no warm-up, unless an algorithm has one
+    x = torch.randn(200, 4)
+    with torch.no_grad():
+        h = x
+        for norm, layer in zip(net.renorms, net.layers, strict=True):
+            norm.mean.copy_(h.mean(0) + 0.1)
+            norm.var.copy_(h.var(0) * 1.3)
+            h = nn.functional.linear(norm(h), layer.weight, layer.bias).tanh()
+    used = net(x)
+    torch.testing.assert_close(trained(net, x), used, rtol=1e-4, atol=1e-5)
+    assert make(norm=Norm.batch_renorm, renorm_warmup=7).renorms[0].warmup == 7
+    crossq = NetDefaults(norm=Norm.batch_renorm, renorm_warmup=9)
+    assert Network().build(env_spec(box(4)), 1, defaults=crossq).renorms[0].warmup == 9
+
+
+def test_rows_that_are_not_counted_leave_no_trace() -> None:
+    x, padding = torch.randn(6, 4) * 2 + 1, torch.full((3, 4), 50.0)
+    alone, padded = make(norm=Norm.batch_renorm), make(norm=Norm.batch_renorm)
+    padded.load_state_dict(alone.state_dict())
+    counted = torch.tensor([0, 1, 1, 1, 0, 1, 1, 1, 0.0])
+    mixed = torch.empty(9, 4)
+    mixed[counted.bool()], mixed[~counted.bool()] = x, padding
+    found = trained(padded, mixed, counted=counted)
+    torch.testing.assert_close(found[counted.bool()], trained(alone, x))
+    for ours, theirs in zip(padded.renorms, alone.renorms, strict=True):
+        torch.testing.assert_close(ours.mean, theirs.mean)
+        torch.testing.assert_close(ours.var, theirs.var)
+    torch.testing.assert_close(padded.renorms[0].mean, 0.01 * x.mean(0))
+    # Two rows of one number, (1, 3): mean 2, variance 1, averages 0 and 1 before, r = 1, d = 2, so (−1, 1) / 1 + 2.
+    norm = BatchRenorm(1)
+    norm.EPS = 0.0
+    rows = trained(norm, torch.tensor([[1.0], [3.0], [8.0]]), counted=torch.tensor([1.0, 1.0, 0.0]))
+    assert rows.flatten().tolist() == pytest.approx([1, 3, 8])
+    assert (norm.mean.item(), norm.var.item()) == (pytest.approx(0.02), pytest.approx(1.0))
 
 
 def test_batch_renorm_normalises_the_inputs_of_every_linear_layer() -> None:
@@ -107,7 +177,7 @@ def test_batch_renorm_normalises_the_inputs_of_every_linear_layer() -> None:
         expected = nn.functional.linear(expected, layer.weight, layer.bias)
         expected = expected.tanh() if layer is not net.layers[-1] else expected
     torch.testing.assert_close(net(x), expected, rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(net(x, train=True), expected, atol=1e-2)
+    assert not torch.allclose(trained(net, x), expected, atol=1e-2)
     assert make(None, norm=Norm.batch_renorm)(x).shape == (7, 6)
 
 
@@ -144,6 +214,59 @@ def test_dropout_is_a_function_of_its_counter_and_off_unless_switched_on() -> No
     torch.testing.assert_close(dropout(x), x * second)
     assert int(dropout.calls) == start + 2
     assert ((first > 0) == (second > 0)).float().mean().item() == pytest.approx(0.7**2 + 0.3**2, abs=0.04)
+
+
+def test_a_number_stands_for_the_units_a_row_goes_without() -> None:
+    first, second = Dropout(0.3), Dropout(0.3, place=1)
+    x, numbers = torch.randn(5, 40), torch.tensor([0, 7, 7, 123_456_789, NUMBERS - 1])
+    for place, dropout in enumerate((first, second)):
+        keys = [hashed(number ^ hashed(place + 1)) for number in numbers.tolist()]
+        kept = torch.tensor([[hashed(unit ^ key) >= 0.3 * 2**32 for unit in range(40)] for key in keys])
+        before = int(dropout.calls)
+        for on in (False, True):
+            dropout.on = on
+            torch.testing.assert_close(dropout(x, numbers), x * kept / 0.7)
+        assert int(dropout.calls) == before
+        torch.testing.assert_close(dropout(x[[4, 1]], numbers[[4, 1]]), (x * kept / 0.7)[[4, 1]])  # in any company
+        assert torch.equal(kept[1], kept[2])
+    ones = torch.ones(2000, 128)
+    many = torch.randint(NUMBERS, (2000,), generator=torch.Generator().manual_seed(0))
+    masks = [dropout(ones, many) == 0 for dropout in (first, second)]
+    deviation = (0.3 * 0.7) ** 0.5
+    for mask in masks:
+        assert mask.float().mean().item() == pytest.approx(0.3, abs=5 * deviation / (2000 * 128) ** 0.5)
+        for axis, count in ((0, 2000), (1, 128)):
+            assert mask.float().mean(axis).std().item() == pytest.approx(deviation / count**0.5, rel=0.3)
+    assert (masks[0] & masks[1]).float().mean().item() == pytest.approx(0.09, abs=0.005)
+
+
+@pytest.mark.parametrize("settings", [{}, {"residual": True}])
+def test_a_network_hands_the_numbers_of_rows_to_all_its_layers(settings: dict[str, object]) -> None:
+    net = make(dropout=0.4, **settings)
+    scramble_parameters(net)
+    x, numbers = torch.randn(5, 4), torch.arange(5)
+    found = net(x, dropped=numbers)
+    assert not torch.allclose(found, net(x), atol=1e-2)
+    torch.testing.assert_close(net(x[[3, 0]], dropped=numbers[[3, 0]]), found[[3, 0]])
+    if not settings:
+        h = x
+        for dropout, layer in zip(net.dropouts, net.layers[:2], strict=True):
+            h = dropout(nn.functional.linear(h, layer.weight, layer.bias), numbers).tanh()
+        torch.testing.assert_close(found, nn.functional.linear(h, net.layers[2].weight, net.layers[2].bias))
+    places = [module.salt for module in net.modules() if isinstance(module, Dropout)]
+    assert len(set(places)) == len(places) == 2
+
+
+def test_a_policy_that_must_be_told_its_units_does_not_drop_others() -> None:
+    net = make(dropout=0.4)
+    for dropout in net.dropouts:
+        dropout.numbered = True
+    net(torch.randn(5, 4))  # nothing is dropped
+    with (
+        learning(list(net.dropouts)),
+        pytest.raises(ConfigError, match=r"model\.dropout: .* dropped=….*critic_dropout"),
+    ):
+        net(torch.randn(5, 4))
 
 
 def test_dropout_drops_its_share_of_units_rows_and_calls() -> None:
@@ -244,12 +367,21 @@ def test_an_ensemble_equals_its_members_one_by_one(settings: dict[str, object], 
             given = state[name] if name.endswith("passes") else state[name][i]
             hidden = own.dim() == 2 and name != f"layers.{len(member.layers) - 1}.weight"
             own.copy_(given.T if hidden else given.reshape(own.shape))
-    together = ensemble(obs, action, train=train)
+    together = trained(ensemble, obs, action) if train else ensemble(obs, action)
     for i, member in enumerate(members):
-        torch.testing.assert_close(together[i], member(obs, action[i], train=train), rtol=1e-4, atol=1e-5)
+        alone = trained(member, obs, action[i]) if train else member(obs, action[i])
+        torch.testing.assert_close(together[i], alone, rtol=1e-4, atol=1e-5)
 
 
 # ---- together
+
+
+def test_the_first_critic_is_asked_alone_or_among_the_others() -> None:
+    spec = env_spec(image(3, 36, 36))
+    images, action = torch.randint(256, (5, 3, 36, 36), dtype=torch.uint8), torch.randn(5, 2)
+    for settings in ({}, {"dropout": 0.4}, {"norm": Norm.batch_renorm}, {"residual": True, "hidden": (6, 6)}):
+        critic = Network(**settings).build(spec, 1, defaults=SMALL.of_critic(), ensemble=2, action_dim=2)
+        torch.testing.assert_close(critic.first_of(images, action), critic(images, action)[0])
 
 
 def test_settings_of_critics_hold_for_critics_alone() -> None:
@@ -284,7 +416,7 @@ def test_targets_follow_running_averages_and_drop_units_of_their_own() -> None:
     for ours, theirs in zip(target.net.dropouts, source.dropouts, strict=True):
         assert int(ours.calls) != int(theirs.calls)
     x = torch.randn(50, 4) * 3 + 1
-    source(x, train=True)
+    trained(source, x)
     target.follow(0.5)
     for ours, theirs in zip(target.net.renorms, source.renorms, strict=True):
         torch.testing.assert_close(ours.mean, theirs.mean / 2)
@@ -298,8 +430,8 @@ def test_a_copy_shares_no_counter_and_no_average() -> None:
     for dropout in (*source.dropouts, *twin.dropouts):
         dropout.on = True
     x = torch.randn(5, 4)
-    torch.testing.assert_close(source(x, train=True), twin(x, train=True))
-    source(x, train=True)
+    torch.testing.assert_close(trained(source, x), trained(twin, x))
+    trained(source, x)
     assert int(source.dropouts[0].calls) == int(twin.dropouts[0].calls) + 1
     assert not torch.equal(source.renorms[0].mean, twin.renorms[0].mean)
 
@@ -321,8 +453,3 @@ def test_what_does_not_go_together_is_refused(settings: dict[str, object], messa
 def test_residual_networks_are_not_noisy() -> None:
     with pytest.raises(ConfigError, match=r"algo\.noisy=false"):
         Network(residual=True).build(env_spec(box(4)), 1, defaults=SMALL, noisy=0.5)
-
-
-def test_batch_renorm_is_refused_where_nobody_says_which_passes_train() -> None:
-    with pytest.raises(ConfigError, match=r"model\.norm=batch_renorm needs .*algo=crossq"):
-        Network(norm=Norm.batch_renorm).build(env_spec(box(4)), 1, defaults=NetDefaults())
