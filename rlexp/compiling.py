@@ -83,9 +83,10 @@ def compiler_problem(device: torch.device) -> str | None:
 class CompiledPhase:
     """One phase of one algorithm instance: a graph for every signature of its inputs."""
 
-    def __init__(self, owner: Any, function: Callable[..., Any]) -> None:
+    def __init__(self, owner: Any, function: Callable[..., Any], onednn: bool = False) -> None:
         self.owner = owner
         self.function = function
+        self.onednn = onednn  # multiplies large matrices
         self.acting = getattr(function, "__phase__", None) == "acting"
         self.graphs: dict[Any, Callable[[Any, list[Tensor]], Any]] = {}
 
@@ -112,14 +113,16 @@ class CompiledPhase:
         options: dict[str, Any] = {"guard_filter_fn": _drop_guards}  # torch takes entries out of it: one for each call
         if BACKEND == "inductor":
             options["size_asserts"] = False  # the signature has been compared already
+            from rlexp import products  # imports the compiler, which takes a second
+
             if self.acting:
-                options["post_grad_custom_pre_pass"] = _small_products()
+                options["post_grad_custom_pre_pass"] = products.small_products()
             if self.owner.device.type == "cpu":
                 # One C++ file for all kernels and the calls between them: most of the compiler's time is headers. The
                 # single kernel of acting gains nothing.
                 options["cpp_wrapper"] = not self.acting
                 if not self.acting:
-                    options["post_grad_custom_post_pass"] = _biases_apart()
+                    options["post_grad_custom_post_pass"] = products.biases_apart(self.onednn)
                 if torch._inductor.config.cpp.vec_isa_ok is None:
                     # The processor's own word for its instructions, instead of compiling and loading a probe of each.
                     options["cpp.vec_isa_ok"] = True
@@ -212,83 +215,6 @@ def _builder(result: Any, made: dict[int, int], kept: dict[int, Tensor]) -> Call
         return lambda outputs: result
     index = made[id(result)]
     return lambda outputs: outputs[index]
-
-
-# Up to so many multiplications a plain loop beats a call of the matrix library (measured: 64² to 256² by 1 to 16 rows).
-MAX_IN_ONE_ROW, MAX_IN_SEVERAL = 1 << 17, 1 << 15
-
-
-@functools.cache
-def _small_products() -> Any:
-    """A pass that writes products of a few rows as plain loops, which the compiler fuses with what surrounds them."""
-    from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
-
-    aten = torch.ops.aten
-
-    class SmallProducts(CustomGraphPass):
-        def __call__(self, graph: torch.fx.Graph) -> None:
-            for node in list(graph.nodes):
-                if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs:
-                    continue
-                *bias, left, right = node.args
-                rows, inner = left.meta["val"].shape
-                columns = right.meta["val"].shape[1]
-                if rows * inner * columns > (MAX_IN_ONE_ROW if rows == 1 else MAX_IN_SEVERAL):
-                    continue
-                with graph.inserting_before(node):
-                    weight = self._insert(graph, aten.permute.default, right, [1, 0])
-                    pairs = self._insert(
-                        graph, aten.mul.Tensor, self._insert(graph, aten.unsqueeze.default, left, 1), weight
-                    )
-                    out = self._insert(graph, aten.sum.dim_IntList, pairs, [-1])
-                    if bias:
-                        out = self._insert(graph, aten.add.Tensor, out, bias[0])
-                node.replace_all_uses_with(out)
-                graph.erase_node(node)
-
-        def _insert(self, graph: torch.fx.Graph, op: Any, *args: Any) -> Any:
-            node = graph.call_function(op, args)
-            node.meta["val"] = op(*(arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in args))
-            return node
-
-        def uuid(self) -> Any:
-            return get_hash_for_files((__file__,))
-
-    return SmallProducts()
-
-
-@functools.cache
-def _biases_apart() -> Any:
-    """A pass that adds biases in the loop behind a product instead of before it.
-
-    On a CPU the matrix library wants its result's memory to hold the bias already: torch copies it there, row by row.
-    The activation's loop reads every number anyway, and adds it for nothing. In float32 the sum is the same but for its
-    order; a bfloat16 product is rounded before the bias comes to it instead of after.
-    """
-    from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
-
-    aten = torch.ops.aten
-    products = {aten.addmm.default: aten.mm.default, aten.baddbmm.default: aten.bmm.default}
-
-    class BiasesApart(CustomGraphPass):
-        def __call__(self, graph: torch.fx.Graph) -> None:
-            for node in list(graph.nodes):
-                if node.target not in products or node.kwargs:
-                    continue
-                bias, left, right = node.args
-                if bias.meta["val"].numel() == node.meta["val"].numel():
-                    continue  # no bias: a matrix, which the library adds as fast as anybody
-                with graph.inserting_before(node):
-                    product = graph.call_function(products[node.target], (left, right))
-                    out = graph.call_function(aten.add.Tensor, (product, bias))
-                product.meta["val"] = out.meta["val"] = node.meta["val"]
-                node.replace_all_uses_with(out)
-                graph.erase_node(node)
-
-        def uuid(self) -> Any:
-            return get_hash_for_files((__file__,))
-
-    return BiasesApart()
 
 
 def _drop_guards(guards: list[Any]) -> list[bool]:

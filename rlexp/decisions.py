@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from rlexp import onednn
 from rlexp.algos.base import Algorithm
 from rlexp.compiling import compiler_problem
 from rlexp.errors import ConfigError, RunError
@@ -45,13 +46,17 @@ def decide(config: dict[str, Any], algo: Algorithm, planned_updates: int, consol
     if compiled and (problem := compiler_problem(algo.device)):
         console.warn(f"Updates are not compiled: {problem}.")
         compiled = False
+    multiplies = compiled and onednn.helps(algo.device)
+    if multiplies and (problem := onednn.problem()):
+        console.warn(f"Large matrix products go by MKL, at half of this processor's speed: {problem}.")
+        multiplies = False
     if algo.autocast is not None and algo.device.type == "cpu" and not multiplies_bfloat16():
         console.warn(
             "precision=bfloat16 is slower than float32 here: this processor has no products of it (AVX512-BF16, AMX)."
         )
     if threads == "auto":
         threads = cpu_count() if size == "large" else 1
-    return {"compile": compiled, "threads": threads, "device": str(algo.device)}
+    return {"compile": compiled, "onednn": multiplies, "threads": threads, "device": str(algo.device)}
 
 
 def saved_decisions(run_dir: RunDir) -> dict[str, Any]:
@@ -59,6 +64,7 @@ def saved_decisions(run_dir: RunDir) -> dict[str, Any]:
     decisions = run_dir.info["decisions"]
     compiled, threads = decisions.get("compile"), decisions.get("threads")
     good = isinstance(compiled, bool) and isinstance(decisions.get("device"), str)
+    good &= isinstance(decisions.setdefault("onednn", False), bool)  # runs of before have none
     if not good or type(threads) is not int or not 1 <= threads <= MAX_THREADS:
         raise RunError(f"The decisions in {run_dir.path / 'run.json'} are damaged. Restore it from a copy.")
     return decisions
@@ -72,4 +78,14 @@ def apply_decisions(decisions: dict[str, Any], algo: Algorithm, console: Console
         console.warn(f"Updates are no longer compiled: {problem}. Numbers may differ in their last digits.")
     elif decisions["compile"]:
         console.note("The updates are compiled: the first ones take some seconds (compile=false avoids it).")
-        algo.compile_phases()
+        algo.compile_phases(onednn=decisions["onednn"] and _multiplies(console))
+
+
+def _multiplies(console: Console) -> bool:
+    """Whether oneDNN multiplies here as well, in a run that has begun so."""
+    problem = onednn.problem()
+    if problem:
+        console.warn(
+            f"Large matrix products no longer go by oneDNN: {problem}. Numbers may differ in their last digits."
+        )
+    return problem is None

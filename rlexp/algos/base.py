@@ -97,10 +97,13 @@ class Algorithm(ABC):
         """Why it cannot learn with the dropout that its networks have, or None."""
         return None
 
-    def compile_phases(self) -> None:
-        """From now on every phase runs as one compiled graph; tracing happens when it is first called."""
+    def compile_phases(self, *, onednn: bool = False) -> None:
+        """From now on every phase runs as one compiled graph; tracing happens when it is first called.
+
+        With ``onednn`` that library multiplies large matrices, see :mod:`rlexp.onednn`.
+        """
         for name, function in phases_of(type(self)).items():
-            setattr(self, name, CompiledPhase(self, function))
+            setattr(self, name, CompiledPhase(self, function, onednn))
         self.compiled = True
 
     @property

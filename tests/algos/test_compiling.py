@@ -17,7 +17,6 @@ from unittest.mock import Mock
 import pytest
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rlexp.compiling
@@ -257,28 +256,6 @@ def decisions(path: Path) -> dict[str, Any]:
 
 def weights(path: Path) -> bytes:
     return (path / "checkpoints" / "last" / "policy.safetensors").read_bytes()
-
-
-def test_biases_are_added_behind_products_and_matrices_are_not() -> None:
-    aten = torch.ops.aten
-
-    def products(row: Tensor, rows: Tensor, matrix: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
-        pair = torch.stack((left, left)), torch.stack((right, right))
-        return (
-            torch.addmm(row, left, right),
-            torch.baddbmm(rows, *pair),
-            torch.addmm(matrix, left, right),
-            torch.addmm(row, left, right, beta=2.0),
-        )
-
-    args = (torch.randn(4), torch.randn(2, 1, 4), torch.randn(3, 4), torch.randn(3, 5), torch.randn(5, 4))
-    traced = make_fx(products, tracing_mode="fake")(*args)
-    rlexp.compiling._biases_apart()(traced.graph)
-    traced.recompile()
-    ops = [node.target for node in traced.graph.nodes if node.op == "call_function"]
-    assert [ops.count(op) for op in (aten.mm.default, aten.bmm.default, aten.addmm.default)] == [1, 1, 2]
-    for found, expected in zip(traced(*args), products(*args), strict=True):
-        torch.testing.assert_close(found, expected)
 
 
 def test_without_a_compiler_a_run_goes_on_eagerly_and_says_so(
