@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rlexp import onednn
+
 _PRODUCTS = {
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
@@ -38,7 +40,10 @@ class Products(TorchDispatchMode):
         return sum(2 * math.prod(operands[-2][0]) * operands[-1][0][-1] for _, operands in self.calls)
 
     def replay(self) -> Callable[[], None]:
-        """A function that does the same products, on operands made beforehand, and nothing else."""
+        """A function that does the same products, on operands made beforehand, and nothing else.
+
+        By the library that compiled updates call for each.
+        """
         made: dict[Any, torch.Tensor] = {}
 
         def operand(place: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
@@ -49,6 +54,8 @@ class Products(TorchDispatchMode):
             return made[key]
 
         calls = [(func, [operand(i, *each) for i, each in enumerate(operands)]) for func, operands in self.calls]
+        if _by_onednn():
+            calls = [_own(func, operands) for func, operands in calls]
 
         def run() -> None:
             with torch.inference_mode():
@@ -58,13 +65,27 @@ class Products(TorchDispatchMode):
         return run
 
 
+def _by_onednn() -> bool:
+    return onednn.helps(torch.device("cpu")) and onednn.problem() is None
+
+
+def _own(func: Any, operands: list[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
+    """What a compiled update calls instead, where oneDNN helps."""
+    from rlexp.products import MAX_BY_MKL
+
+    left, right = operands[-2:]
+    if left.numel() * right.shape[-1] <= MAX_BY_MKL:
+        return func, operands
+    return torch.ops.rlexp.product, [left.contiguous() if 0 in left.stride() else left, right]
+
+
 def peak_flops() -> float:
     """Floating-point operations in a second of one large product: the machine's best."""
     a, b = torch.randn(_PEAK_SIZE, _PEAK_SIZE), torch.randn(_PEAK_SIZE, _PEAK_SIZE)
-    out = torch.empty(_PEAK_SIZE, _PEAK_SIZE)
+    multiply = torch.ops.rlexp.product if _by_onednn() else torch.mm
     best = math.inf
     for _ in range(5):
         start = time.perf_counter()
-        torch.mm(a, b, out=out)
+        multiply(a, b)
         best = min(best, time.perf_counter() - start)
     return 2 * _PEAK_SIZE**3 / best

@@ -1,6 +1,9 @@
+import pytest
 import torch
 
-from rlexp.bench.floors import Products
+from rlexp import onednn
+from rlexp.bench.floors import Products, peak_flops
+from tests.test_products import needs_operator
 
 
 def recorded(function):
@@ -37,3 +40,23 @@ def test_a_replay_does_the_same_products_and_nothing_else():
     again = recorded(replay)
     assert again.calls == products.calls
     assert len(again.calls) == 2
+
+
+@needs_operator
+@pytest.mark.parametrize("helps", [True, False])
+def test_a_replay_multiplies_as_compiled_updates_do(helps, monkeypatch):
+    monkeypatch.setattr(onednn, "helps", lambda device: helps)
+
+    def work():
+        torch.mm(torch.randn(6, 3), torch.randn(3, 5))
+        torch.addmm(torch.zeros(256), torch.randn(256, 128), torch.randn(128, 256))
+        torch.bmm(torch.randn(128, 64).expand(4, 128, 64), torch.randn(4, 64, 64))
+
+    products = recorded(work)
+    asked = []
+    own = torch.ops.rlexp.product
+    monkeypatch.setattr(torch.ops.rlexp, "product", lambda *operands: asked.append(operands) or own(*operands))
+    products.replay()()
+    assert [left.shape for left, right in asked] == ([(256, 128), (4, 128, 64)] if helps else [])
+    assert peak_flops() > 0
+    assert len(asked) == (7 if helps else 0)
