@@ -48,7 +48,7 @@ def decide(config: dict[str, Any], algo: Algorithm, planned_updates: int, consol
         compiled = False
     multiplies = compiled and onednn.helps(algo.device)
     if multiplies and (problem := onednn.problem()):
-        console.warn(f"Large matrix products go by MKL, at half of this processor's speed: {problem}.")
+        console.warn(f"Large matrix products, where there are any, go by MKL, which is slower here: {problem}.")
         multiplies = False
     if algo.autocast is not None and algo.device.type == "cpu" and not multiplies_bfloat16():
         console.warn(

@@ -6,7 +6,9 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rlexp.errors import ConfigError
 
@@ -57,13 +59,23 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(_M_TRIM_THRESHOLD, _KEPT_HEAP)) and kept
 
 
-def multiplies_bfloat16() -> bool:
-    """Whether the processor has instructions for it; where they are not known, it is left to the user."""
+def _instructions() -> Mapping[str, Any]:
+    """What the processor has, by name; nothing where torch does not tell."""
     import torch  # this module is free of it otherwise
 
-    known = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether the processor has instructions for it; where they are not known, it is left to the user."""
+    known = _instructions()
     names = ("avx512_bf16", "amx_bf16", "bf16")
     return not any(name in known for name in names) or any(known.get(name) for name in names)
+
+
+def is_zen5() -> bool:
+    """Whether the processor is one of AMD's that compute 512 bits at once; this instruction came to them with it."""
+    return cpu_model().startswith("AMD") and bool(_instructions().get("avx512_vp2intersect"))
 
 
 def gigabytes(size: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import rlexp.compiling
-from rlexp import onednn
+from rlexp import machine, onednn
+from rlexp.compiling import CompiledPhase
 from rlexp.config.trust import EVERYTHING
 from rlexp.errors import RunError
 from rlexp.products import MAX_BY_MKL, BiasesApart, ByOneDNN
@@ -125,7 +127,6 @@ def test_updates_with_it_compute_the_eager_numbers(name: str, tmp_path: Path, mo
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     import torch._inductor.config as inductor
 
-    inductor.compile_threads = 1  # a pool of processes would take longer to start
     torch._dynamo.reset()
     agents = []
     for compiled in (False, True):
@@ -135,7 +136,8 @@ def test_updates_with_it_compute_the_eager_numbers(name: str, tmp_path: Path, mo
             runner.algo.compile_phases(onednn=True)
         agents.append(runner.algo)
     for seed in range(3):
-        expected, found = (agent.update(data_for(agent, seed=seed, rows=64)).metrics for agent in agents)
+        with inductor.patch(compile_threads=1):  # a pool of processes would take longer to start
+            expected, found = (agent.update(data_for(agent, seed=seed, rows=64)).metrics for agent in agents)
         assert_close(found, expected)
     eager, own = (flatten(agent.state_dict()) for agent in agents)
     assert_close(own, eager)
@@ -183,37 +185,49 @@ def test_code_that_does_not_compile_leaves_nothing_behind(
 @needs_operator
 def test_it_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    assert onednn._built() is None
     built = onednn._build()
-    before = built.stat().st_mtime_ns
-    commands: list[str] = []
-    run = subprocess.run
+    assert onednn._built() == built
+    assert [path.name for path in built.parent.iterdir()] == [built.name]  # nothing beside it
+    assert onednn._build() == built  # by a second process that did not see it yet
 
-    def noted(command: list[str], **settings: Any) -> Any:
-        commands.append(" ".join(command[1:]))
-        return run(command, **settings)
 
-    monkeypatch.setattr(onednn.subprocess, "run", noted)
-    assert onednn._build() == built
-    assert commands == ["--version"]
-    assert built.stat().st_mtime_ns == before
-    assert [path.name for path in built.parent.iterdir()] == [built.name]
+@needs_operator
+@pytest.mark.parametrize("size", [0, 1_000, 20_000])
+def test_an_operator_that_was_cut_short_is_made_anew(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    built = onednn._build()
+    built.write_bytes(built.read_bytes()[:size])
+    script = "import torch; from rlexp import onednn; print(onednn.problem(), torch.ops.rlexp.product)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "None rlexp.product\n"
+    assert onednn._built() == built
+
+
+@needs_operator
+def test_nothing_is_not_multiplied() -> None:
+    with pytest.raises(RuntimeError, match="nothing to multiply"):
+        torch.ops.rlexp.product(torch.ones(2, 0), torch.ones(0, 3))
 
 
 @pytest.mark.parametrize(
-    ("model", "avx512", "device", "expected"),
+    ("model", "known", "device", "expected"),
     [
-        ("AMD EPYC 9965 192-Core Processor", True, CPU, True),
-        ("AMD EPYC 7763 64-Core Processor", False, CPU, False),  # MKL's AVX2 code is all it can run
-        ("Intel(R) Xeon(R) Platinum 8480C", True, CPU, False),  # MKL runs AVX-512 code there
-        ("AMD EPYC 9965 192-Core Processor", True, GPU, False),
+        ("AMD EPYC 9965 192-Core Processor", {"avx512_f": True, "avx512_vp2intersect": True}, CPU, True),
+        ("AMD EPYC 9654 96-Core Processor", {"avx512_f": True, "avx512_vp2intersect": False}, CPU, False),  # half width
+        ("AMD EPYC 9965 192-Core Processor", {}, CPU, False),  # not known
+        ("Intel(R) Core(TM) i7-1185G7", {"avx512_f": True, "avx512_vp2intersect": True}, CPU, False),  # MKL uses it
+        ("AMD EPYC 9965 192-Core Processor", {"avx512_f": True, "avx512_vp2intersect": True}, GPU, False),
     ],
 )
 def test_it_helps_where_mkl_holds_the_processor_back(
-    model: str, avx512: bool, device: torch.device, expected: bool, monkeypatch: pytest.MonkeyPatch
+    model: str, known: dict[str, bool], device: torch.device, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onednn.sys, "platform", "linux")
-    monkeypatch.setattr(onednn, "cpu_model", lambda: model)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": avx512})
+    monkeypatch.setattr(machine, "cpu_model", lambda: model)
+    monkeypatch.setattr(machine, "_instructions", lambda: known)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     assert onednn.helps(device) is expected
@@ -227,7 +241,7 @@ def decisions(run: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def machine(tracing: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:  # noqa: F811
+def here(tracing: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:  # noqa: F811
     """Sets what oneDNN does here, and whether there is an operator."""
     monkeypatch.setattr(rlexp.compiling.shutil, "which", lambda *_: "/usr/bin/g++")
 
@@ -244,38 +258,60 @@ def train(path: Path, *overrides: str) -> None:
 
 
 def test_a_run_keeps_the_library_it_began_with(
-    machine: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    here: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    machine(helps=False)
+    multiplied: list[bool] = []  # by oneDNN, in the graphs that were made
+    compiled = CompiledPhase.__init__
+
+    def noted(phase: CompiledPhase, *args: Any) -> None:
+        compiled(phase, *args)
+        multiplied.append(phase.onednn)
+
+    def since() -> set[bool]:
+        found = set(multiplied)
+        multiplied.clear()
+        return found
+
+    monkeypatch.setattr(CompiledPhase, "__init__", noted)
+    here(helps=False)
     train(tmp_path / "by_mkl")
-    machine()
+    assert since() == {False}
+    here()
     train(tmp_path / "by_onednn")
+    assert since() == {True}
     train(tmp_path / "eager", "compile=false")
+    assert since() == set()
     assert [decisions(tmp_path / name)["onednn"] for name in ("by_mkl", "by_onednn", "eager")] == [False, True, False]
     capfd.readouterr()
 
     resume_run(tmp_path / "by_mkl", ["trainer.total_steps=80"], trust=EVERYTHING)
+    assert since() == {False}
+    resume_run(tmp_path / "by_onednn", ["trainer.total_steps=70"], trust=EVERYTHING)
+    assert since() == {True}
     assert decisions(tmp_path / "by_mkl")["onednn"] is False
     assert "oneDNN" not in "".join(capfd.readouterr())
 
-    machine(problem="no C++ compiler was found")
+    here(problem="no C++ compiler was found")
     resume_run(tmp_path / "by_onednn", ["trainer.total_steps=80"], trust=EVERYTHING)
     said = " ".join("".join(capfd.readouterr()).split())
+    assert since() == {False}
     assert "Large matrix products no longer go by oneDNN: no C++ compiler was found. Numbers may differ" in said
 
 
 def test_without_the_operator_a_run_says_so_and_goes_on(
-    machine: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    here: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    machine(problem="the C++ compiler failed: no such header")
+    here(problem="the C++ compiler failed: no such header")
     train(tmp_path / "run")
     assert decisions(tmp_path / "run")["onednn"] is False
     said = " ".join("".join(capfd.readouterr()).split())
-    assert "Large matrix products go by MKL, at half of this processor's speed: the C++ compiler failed" in said
+    assert (
+        "Large matrix products, where there are any, go by MKL, which is slower here: the C++ compiler failed" in said
+    )
 
 
-def test_runs_of_before_go_on_by_mkl_and_damaged_ones_are_refused(machine: Callable[..., None], tmp_path: Path) -> None:
-    machine()
+def test_runs_of_before_go_on_by_mkl_and_damaged_ones_are_refused(here: Callable[..., None], tmp_path: Path) -> None:
+    here()
     train(tmp_path / "run")
     file = tmp_path / "run" / "run.json"
 
@@ -285,7 +321,7 @@ def test_runs_of_before_go_on_by_mkl_and_damaged_ones_are_refused(machine: Calla
         file.write_text(json.dumps(info), encoding="utf-8")
 
     change(lambda decided: decided.pop("onednn"))
-    machine(problem="never to be asked")
+    here(problem="never to be asked")
     resume_run(tmp_path / "run", ["trainer.total_steps=80"], trust=EVERYTHING)
 
     change(lambda decided: decided.update(onednn="yes"))
