@@ -137,9 +137,10 @@ LOWER = """\
 ## In bfloat16
 
 Where networks are as wide as in the papers, matrix products and convolutions take most of an update. There
-`precision=bfloat16` helps on processors that have such products (AVX512-BF16, AMX): the large products of updates read numbers of 8 bits of precision and add up in float32. Weights, moments, losses,
-layers of fewer than 32 inputs and all heads stay float32, and so does acting. The rows above that say so were measured
-with it; the peers have no such setting and ran in float32. What it does to the results, over the same seeds:
+`precision=bfloat16` helps on processors that have such products (AVX512-BF16, AMX): the large products of updates read
+numbers of 8 bits of precision and add up in float32. Weights, moments, losses, layers of fewer than 32 inputs and all
+heads stay float32, and so does acting. The rows above that say so were measured with it; the peers have no such setting
+and ran in float32. What it does to the results, over the same seeds:
 """
 
 

@@ -7,6 +7,7 @@ assigns that is a module, an optimizer or a tensor is its state.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -80,18 +81,15 @@ class Algorithm(ABC):
         Only where there is any of them, so that nothing else pays for it. Which passes of an update train BatchRenorm
         is its own rule, see there.
         """
+        if isinstance(vars(self).get("update"), _Learning):  # of networks before
+            del self.update
         found = [module for net in self._networks().values() for module in net.modules()]
         modules = [module for module in found if isinstance(module, (Dropout, BatchRenorm))]
         if not modules:
             return
         if any(isinstance(module, Dropout) for module in modules) and (problem := self.dropout_problem()):
             raise ConfigError(f"model.dropout: {type(self).__name__} {problem}")
-
-        def update(batch: Any) -> Update:
-            with learning(modules):
-                return type(self).update(self, batch)
-
-        self.update = update  # type: ignore[method-assign]
+        self.update = _Learning(self, modules)  # type: ignore[method-assign]
 
     def dropout_problem(self) -> str | None:
         """Why it cannot learn with the dropout that its networks have, or None."""
@@ -277,6 +275,18 @@ class Algorithm(ABC):
                     part.copy_(state[name])
             else:
                 part.load_state_dict(state[name])
+
+
+class _Learning:
+    """``update`` of an algorithm, in which Dropout drops and BatchRenorm trains. An object: a deep copy has its own."""
+
+    def __init__(self, algo: Algorithm, modules: Sequence[nn.Module]) -> None:
+        self.algo, self.modules = algo, modules
+
+    def __call__(self, batch: Any) -> Update:
+        """Learn from a batch or a rollout."""
+        with learning(self.modules):
+            return type(self.algo).update(self.algo, batch)
 
 
 @dataclass(eq=False, kw_only=True)

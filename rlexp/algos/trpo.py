@@ -103,9 +103,10 @@ class TRPO(ActorCritic):
         """Move π along the natural gradient as far as the trust region and the surrogate allow.
 
         π_old is asked first: the pass that the gradient is taken of moves the averages of BatchRenorm, and what that
-        does to the policy counts against the trust region, too.
+        does to the policy counts against the trust region, too. Without a step they stay as they were.
         """
         parameters = self.policy_parameters()
+        averages = [(buffer, buffer.clone()) for buffer in self.actor.buffers() if buffer.is_floating_point()]
         with torch.no_grad():  # log_std is going to change in place: π_old needs one of its own
             old = self.head.dist(self.outputs(obs, **told), None if self.log_std is None else self.log_std.clone())
         outputs = self.outputs(obs, **told)
@@ -120,6 +121,8 @@ class TRPO(ActorCritic):
         with torch.no_grad():
             entropy = policy.entropy().mean()
             found = self.line_search(parameters, step, old, obs, action, advantage, told)
+            for buffer, before in averages:
+                buffer.copy_(torch.where(found["policy/step"] > 0, buffer, before))
             return found | {"policy/entropy": entropy}
 
     def policy_parameters(self) -> list[Tensor]:

@@ -101,10 +101,19 @@ def check_nodes(config: dict[str, Any], trust: Trust) -> tuple[dict[str, Any], d
     return checked, nodes
 
 
+def _example(node: Any, group: str | None) -> str:
+    """How a part of a component is written; one that has the settings given, if there is."""
+    given = set(node) if isinstance(node, dict) else set()
+    for cls in REGISTRY.get(group or "", {}).values():
+        if given and given <= {each.name for each in fields(cls)}:
+            return f"{{_target_: {target_of(cls)}, {', '.join(f'{name}: {node[name]}' for name in node)}}}"
+    return "{_target_: package.Class, …}"
+
+
 def check_node(where: str, node: Any, trust: Trust, group: str | None = None) -> DictConfig:
     """One component's settings, merged into the schema of its target; ``group`` is that of a part of a component."""
     if not isinstance(node, dict) or "_target_" not in node:
-        how = f"choose one with {where}=…" if where in GROUPS else "write {_target_: package.Class, …}"
+        how = f"choose one with {where}=…" if where in GROUPS else f"write {_example(node, group)}"
         raise ConfigError(f"{where} must be a component, not {node!r}: {how} (see: rlexp list).")
     cls = locate(node["_target_"], where, trust)
     if trust.packages is not None:

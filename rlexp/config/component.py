@@ -37,12 +37,13 @@ def component(group: str, name: str | None = None) -> Callable[[T], T]:
 
     def register(cls: T) -> T:
         key = name or snake_case(cls.__name__)
+        node = schema_of(cls)  # first: a class that is refused is no choice
         REGISTRY.setdefault(group, {})[key] = cls
         _check_on_construction(cls)
         ConfigStore.instance().store(
             group=f"schema/{group}",
             name=key,
-            node=schema_of(cls),
+            node=node,
             package=f"_global_.{_package(group, key)}",
             provider="rlexp",
         )

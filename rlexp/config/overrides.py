@@ -108,6 +108,11 @@ def apply_overrides(config: dict[str, Any], overrides: Iterable[str]) -> dict[st
             known = isinstance(node, dict) and (name in node or (add and depth == len(parents)))
             if not known:
                 where = ".".join([*parents, leaf][: depth + 1])
+                if depth and not isinstance(node, dict) and (part := ".".join(parents[:depth])) and part_group(part):
+                    raise ConfigError(
+                        f"{key}: the saved run has {part}={node}. One with settings of its own is given whole: "
+                        f"'{part}={{_target_: package.Class, …}}'."
+                    )
                 names = [str(k) for k in node if not str(k).startswith("_")] if isinstance(node, dict) else []
                 hint = suggest(name, names) if depth else suggest_below(name, changed, names)
                 raise ConfigError(f"{where}: the saved run has no such setting.{hint}")

@@ -65,7 +65,8 @@ class FQE(EvaluationMethod):
     Q(s₀, π(s₀)) over the first states of its episodes: discounted, in the units of the environment. Each evaluation
     begins anew. It shares no network with the agent, so it does not share its errors; where π does what the data never
     did, it is a guess like any other, but never one that no rewards like those of the data could add up to: targets are
-    clipped to that range. A fit of n updates comes 1 − exp(−n τ (1 − γ)) of the way to the value.
+    clipped to that range. Q is built by the run's model, without its dropout. A fit of n updates comes
+    1 − exp(−n τ (1 − γ)) of the way to the value.
     """
 
     key: ClassVar[str] = "fqe_value"

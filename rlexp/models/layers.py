@@ -304,12 +304,11 @@ class MLP(nn.Module):
     def first(self, x: Tensor) -> Tensor:
         """Outputs ``[B, out]`` of the first member of an ensemble, for inputs ``[B, inputs]``.
 
-        In a plain network the others are not computed; dropout and the like number their members together.
+        The others are not computed, which needs a plain network: dropout and the like number their members together.
         """
         assert self.ensemble is not None
         assert self._head is not None
-        if not self._plain:
-            return MLP.forward(self, x)[0]
+        assert self._plain
         linear, output = self._ends(x, _first_linear, _first_head)
         for weight, bias, norm_weight, norm_bias in self._hidden:
             x = linear(x, weight, bias)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlexp.algos import PPO, CrossQ
+from rlexp.algos import PPO, CrossQ, samples
 from rlexp.algos.actor_critic import ActorCritic
 from rlexp.algos.base import OFFLINE, OnPolicyAlgorithm
 from rlexp.algos.edac import edac_similarity
@@ -335,6 +335,30 @@ def test_a_trust_region_counts_what_moving_averages_do_to_the_policy() -> None:
     assert metrics["policy/kl"].item() <= algo.target_kl
 
 
+def test_a_deep_copy_learns_by_itself() -> None:
+    algo = small_algo("crossq")
+    batch = random_batch(algo)
+    twin = copy.deepcopy(algo)
+    before = flatten(copy.deepcopy(algo.state_dict()))
+    twin.update(batch)
+    assert_same_bits(flatten(algo.state_dict()), before)
+    assert twin.critic.renorms[0].passes == 1
+    after = flatten(twin.state_dict())
+    assert any(isinstance(value, Tensor) and not torch.equal(value, before[name]) for name, value in after.items())
+
+
+def test_a_policy_that_takes_no_step_stays_where_it_was() -> None:
+    algo = small_algo("trpo", *RENORM, "model.renorm_momentum=0.9", kind="discrete")
+    rollout = random_rollout(algo, steps=20)
+    settle(algo, torch.cat((rollout.obs.flatten(0, 1), torch.randn(40, rollout.obs.shape[-1]))))
+    before = {name: value.clone() for name, value in algo.actor.state_dict().items() if value.is_floating_point()}
+    algo.line_search_steps = 0
+    metrics = algo.update(rollout).metrics
+    assert metrics["policy/step"].item() == metrics["policy/kl"].item() == 0
+    for name, value in before.items():
+        assert torch.equal(algo.actor.state_dict()[name], value), name
+
+
 def test_padding_is_no_part_of_the_batch_that_a_recurrent_policy_normalises_by() -> None:
     algo = small_algo("recurrent_ppo", *RENORM, "algo.epochs=1", "algo.minibatch_size=100")
     rollout = random_rollout(algo)  # ten steps in sequences of four: the last ones are padded
@@ -344,13 +368,15 @@ def test_padding_is_no_part_of_the_batch_that_a_recurrent_policy_normalises_by()
 
 
 @pytest.mark.parametrize("name", ["cql", "cal_ql"])
-def test_conservative_values_of_all_actions_are_of_one_pass(name: str) -> None:
+def test_conservative_values_of_all_actions_are_of_one_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "CPU_ROWS", 1)  # other networks value as few actions at once as there are
     algo = small_algo(name, *RENORM, "algo.n_action_samples=2")
     batch = random_batch(algo)
     noise = algo.randomness(batch)
     actions, _ = algo.sampled_actions(batch, noise)
     assert actions.shape[0] == 6
     algo.update(batch)
+    assert algo.critic.renorms[0].passes == 1
     every = torch.cat((batch.action[None], actions))
     rows = torch.cat((batch.obs.expand(7, -1, -1), every), -1)
     # The generator moved on by our draw; observations and the batch's own actions are the same, uniform ones in mean.

@@ -96,8 +96,8 @@ REFUSED = {
         "{_target_: package.Class, …}."
     ),
     "algo.exploration.theta=0.5": (
-        "algo.exploration must be a component, not {'theta': 0.5}: write {_target_: package.Class, …} (see: "
-        "rlexp list)."
+        "algo.exploration must be a component, not {'theta': 0.5}: write "
+        "{_target_: rlexp.algos.action_noise.OrnsteinUhlenbeckNoise, theta: 0.5} (see: rlexp list)."
     ),
     "algo=sac algo.exploration.steps=2": "algo.exploration: SAC has no such setting.",
 }

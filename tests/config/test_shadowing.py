@@ -13,7 +13,7 @@ from rlexp.algos import DQN, DiscreteSAC, OffPolicyAlgorithm
 from rlexp.buffers import ReplayBuffer
 from rlexp.callbacks import Callback
 from rlexp.config.check import check_node
-from rlexp.config.component import component, schema_of
+from rlexp.config.component import REGISTRY, component, schema_of
 from rlexp.config.trust import EVERYTHING
 from rlexp.envs import GymEnv
 from rlexp.errors import ConfigError
@@ -58,6 +58,7 @@ def test_it_is_told_like_any_other_mistake_in_a_config() -> None:
         check_node("algo", {"_target_": f"{__name__}.Taken"}, EVERYTHING)
     with pytest.raises(ConfigError, match=r"^Taken\.parts"):
         component("algo")(Taken)
+    assert "taken" not in REGISTRY["algo"]
 
 
 @dataclass(eq=False, kw_only=True)
