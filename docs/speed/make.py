@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from rlexp.bench.workloads import BY_NAME
 from rlexp.runs import run_folders
 from rlexp.zoo import manifest
 
@@ -43,7 +44,9 @@ def load() -> dict[str, dict[str, Any]]:
                 commits[result["name"]] = (document["git"]["rlexp"] or {}).get("commit", "?")[:10]
         if documents:
             newest = max(documents, key=lambda each: each["created"])
-            found[part] = newest | {"results": list(results.values()), "commits": commits, "length": _length(documents)}
+            order = {name: place for place, name in enumerate(BY_NAME)}
+            ordered = sorted(results.values(), key=lambda each: order.get(each["name"], len(order)))
+            found[part] = newest | {"results": ordered, "commits": commits, "length": _length(documents)}
     return found
 
 

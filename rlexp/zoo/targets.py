@@ -137,5 +137,12 @@ TARGETS = {
     "ddpg_walker2d": Target(100, 30_000),
     "crossq_walker2d": Target(150, 20_000),
     "redq_walker2d": Target(100, 3_000),
+    "sac_ant": Target(400, 30_000),
+    "td3_ant": Target(300, 30_000),
+    "ppo_ant": Target(200, 204_800),
+    "tqc_ant": Target(400, 30_000),
+    "ddpg_ant": Target(200, 30_000),
+    "crossq_ant": Target(500, 20_000),
+    "redq_ant": Target(200, 3_000),
     "dqn_cartpole_pixels": Target(400, 60_000),
 }
