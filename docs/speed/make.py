@@ -223,7 +223,14 @@ def ensemble_cost(result: dict[str, Any], few: int = 2, many: int = 20) -> str:
     start, end = result["points"].index(few), result["points"].index(many)
     growth = {name: curve["median"][start] / curve["median"][end] for name, curve in result["curves"].items()}
     each = "; ".join(f"{name}: **{ratio:.1f}×**" for name, ratio in growth.items())
-    return f"An update with {many} critics costs as much as this many with {few}: {each}.\n"
+    # In forward passes; a backward one counts once for the gradients of weights and once for those of inputs.
+    # Actor: the target's actions, its own step. Critic: the target, its own step, its slopes for the actor's.
+    passes = [(1 + 3) + (1 + 3 + 2) * critics for critics in (few, many)]
+    return (
+        f"An update with {many} critics costs as much as this many with {few}: {each}.\n\n"
+        "Where networks are wide, products are nearly all of an update, and every critic has its own: counted in\n"
+        f"passes through networks, the larger update costs {passes[1] / passes[0]:.2f}× as much.\n"
+    )
 
 
 def profile(document: dict[str, Any]) -> str:

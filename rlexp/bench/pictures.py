@@ -150,7 +150,7 @@ def scaling(results: list[dict[str, Any]], path: Path) -> None:
         axis.set_xlabel(result["label"])
         axis.set_ylabel(f"{result['unit']} per second")
         if len(result["curves"]) > 1:
-            axis.legend(frameon=False, fontsize=8.5)
+            axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, frameon=False, fontsize=7.5)
     save(figure, path)
     pyplot.close(figure)
 
