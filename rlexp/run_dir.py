@@ -88,7 +88,7 @@ class RunDir:
             if found:
                 raise RunError(
                     f"{path} already holds a run ({found[0]}). Continue it with `rlexp resume {path}`, "
-                    "or choose another directory."
+                    "or choose another name or directory."
                 )
             run_id = uuid.uuid4().hex[:12]
             run.info = {

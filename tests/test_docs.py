@@ -142,6 +142,25 @@ def test_the_speed_page_is_rendered_from_the_measurements() -> None:
     assert make.PAGE.read_text() == make.render(make.load())
 
 
+def test_the_readme_tells_the_speed_that_was_measured() -> None:
+    measured = script(ROOT / "docs" / "speed" / "make.py").load()["speed"]["results"]
+    results = {result["name"]: result["best"]["ratio"] for result in measured if "ratio" in result["best"]}
+    said = re.search(r"It is fast.*?all of them", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert said is not None
+    named = {
+        "PPO": "ppo_cartpole",
+        "DQN": "dqn_cartpole",
+        "SAC": "sac_pendulum",
+        "TD3": "td3_pendulum",
+        "DQN on Atari": "dqn_pong",
+        "CRR": "crr_offline",
+        "IQL": "iql_offline",
+        "CQL": "cql_offline",
+    }
+    ratios = dict(re.findall(r"([A-Z][\w ]+?) ([\d.]+)×", said[0]))
+    assert ratios == {name: f"{results[workload]:.1f}" for name, workload in named.items()}
+
+
 def test_every_preset_with_a_promise_has_a_result() -> None:
     measured = {result.preset for result in load_results(BENCHMARKS)}
     promises = {
