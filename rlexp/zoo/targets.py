@@ -111,7 +111,6 @@ TARGETS = {
     "discrete_bcq_cartpole": Target(475, 30_000, "updates"),
     "her_sac_point_maze_open": Target(0.9, 15_000, success=True),
     "her_sac_point_maze": Target(0.9, 40_000, success=True),
-    "her_sac_point_maze_medium": Target(0.9, 100_000, success=True),
     "sac_point_maze_open": Target(0.7, 15_000, success=True, fails=True),
     # With Stable-Baselines3's settings: the least final return of its seeds, rounded down
     # (docs/benchmarks/reference/*.csv).
