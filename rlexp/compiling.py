@@ -12,6 +12,7 @@ never share constants.
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib.util
 import shutil
@@ -23,6 +24,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from rlexp.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -90,6 +93,10 @@ class CompiledPhase:
         self.acting = getattr(function, "__phase__", None) == "acting"
         self.graphs: dict[Any, Callable[[Any, list[Tensor]], Any]] = {}
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledPhase:
+        """That of the copied algorithm: graphs hold the tensors of their own, so it traces anew."""
+        return CompiledPhase(copy.deepcopy(self.owner, memo), self.function, self.onednn)
+
     def __call__(self, *args: Any) -> Any:
         """Run the graph for inputs of this signature, tracing it the first time."""
         leaves: list[Tensor] = []
@@ -102,10 +109,21 @@ class CompiledPhase:
         if self.acting and self.graphs:
             return self.function(self.owner, *args)
         compiled = self._compile()
-        with _watched_graphs() as calls:
+        with _watched_graphs() as calls, self._explained(args):
             result = compiled(*args)
         self.graphs[key] = _shortcut(calls, leaves, result) or (lambda args, leaves: compiled(*args))
         return result
+
+    @contextmanager
+    def _explained(self, args: tuple[Any, ...]) -> Iterator[None]:
+        """Tracing hides the mistake that it met in what it traced, which is made again without it."""
+        try:
+            yield
+        except torch._dynamo.exc.TorchDynamoException as error:
+            self.function(self.owner, *args)
+            where = f"{type(self.owner).__name__}.{self.function.__name__}"
+            reason = str(error).strip().splitlines()[0].rstrip(".")
+            raise ConfigError(f"{where} cannot be compiled: {reason}. Use compile=false.") from error
 
     def _compile(self) -> Callable[..., Any]:
         torch._dynamo.config.trace_autograd_ops = True  # gradients by torch.autograd.grad inside the graph
@@ -224,10 +242,10 @@ def _drop_guards(guards: list[Any]) -> list[bool]:
 def _fresh_copy(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with a code object of its own: dynamo keys its cache, and its recompile limit, by code object."""
     code = function.__code__.replace()
-    copy = types.FunctionType(
+    fresh = types.FunctionType(
         code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
-    return functools.update_wrapper(copy, function)
+    return functools.update_wrapper(fresh, function)
 
 
 def _leaves(value: Any) -> list[Tensor]:

@@ -25,6 +25,7 @@ from rlexp.envs.spec import EnvSpec
 from rlexp.errors import ConfigError
 from rlexp.evaluators import EvaluationMethod
 from rlexp.loggers import Logger
+from rlexp.machine import check_fits
 from rlexp.models import Model
 from rlexp.trainers.base import Trainer
 
@@ -122,8 +123,10 @@ def check_noise(algo: Algorithm, spec: EnvSpec) -> None:
         number = getattr(noise, name)
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
             raise ConfigError(f"{who}.{name} must be a whole number from 0, not {number!r}. {GUIDE}")
+    check_fits(4 * ROWS * dim * (noise.draws + noise.memory), who)
     generator = torch.Generator().manual_seed(0)
     memory = torch.zeros(ROWS, dim, noise.memory)
+    before = repr(vars(noise))
     for scale in (0.5, torch.tensor(0.5)):  # which is what a schedule makes of it
         draw = torch.randn(ROWS, dim, noise.draws, generator=generator)
         given = draw.clone(), memory.clone()
@@ -135,9 +138,10 @@ def check_noise(algo: Algorithm, spec: EnvSpec) -> None:
         if not all(_like(answer, (torch.zeros(ROWS, dim), memory)) for answer in answers):
             wanted = f"(noise {[ROWS, dim]}, memory {list(memory.shape)}), both float32"
             raise ConfigError(f"{who} must answer {form} with {wanted}. {GUIDE}")
-        if not all(map(torch.equal, (draw, memory, *answers[0]), (*given, *answers[1]))):
+        same = all(map(torch.equal, (draw, memory, *answers[0]), (*given, *answers[1])))
+        if not same or repr(vars(noise)) != before:
             raise ConfigError(
-                f"{who} answers the same draw and memory with other numbers, or changes them in place. All its chance "
+                f"{who} answers the same draw and memory with other numbers, or changes them or itself. All its chance "
                 f"must be the draw, and all it remembers the memory that it returns. {GUIDE}"
             )
         memory = answers[0][1]

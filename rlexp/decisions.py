@@ -78,7 +78,8 @@ def apply_decisions(decisions: dict[str, Any], algo: Algorithm, console: Console
         console.warn(f"Updates are no longer compiled: {problem}. Numbers may differ in their last digits.")
     elif decisions["compile"]:
         console.note("The updates are compiled: the first ones take some seconds (compile=false avoids it).")
-        algo.compile_phases(onednn=decisions["onednn"] and _multiplies(console))
+        onednn_multiplies = decisions["onednn"] and algo.device.type == "cpu" and _multiplies(console)
+        algo.compile_phases(onednn=onednn_multiplies)
 
 
 def _multiplies(console: Console) -> bool:
@@ -86,6 +87,7 @@ def _multiplies(console: Console) -> bool:
     problem = onednn.problem()
     if problem:
         console.warn(
-            f"Large matrix products no longer go by oneDNN: {problem}. Numbers may differ in their last digits."
+            f"Large matrix products, where there are any, no longer go by oneDNN: {problem}. Numbers may differ in "
+            "their last digits."
         )
     return problem is None

@@ -74,7 +74,10 @@ def multiplies_bfloat16() -> bool:
 
 
 def is_zen5() -> bool:
-    """Whether the processor is one of AMD's that compute 512 bits at once; this instruction came to them with it."""
+    """Whether the processor is one of AMD's Zen 5, by an instruction that came with it.
+
+    Those of servers and desktops compute 512 bits at once; some of laptops do it in halves, and gain less by it.
+    """
     return cpu_model().startswith("AMD") and bool(_instructions().get("avx512_vp2intersect"))
 
 

@@ -51,7 +51,7 @@ class A2C(ActorCritic):
     value_coef: NonNegative = 0.5  # weight of the value error
     entropy_coef: NonNegative = 0.0  # weight of the entropy bonus
     normalize_advantage: bool = False  # zero mean and unit deviation within each rollout
-    max_grad_norm: Positive = 0.5  # gradients are scaled down to this norm
+    max_grad_norm: Positive = 0.5  # gradients are scaled down to this norm; inf: never
     rms_alpha: Annotated[Fraction, Static()] = 0.99  # decay of RMSprop's mean square
     rms_eps: Annotated[Positive, Static()] = 1e-5  # added to RMSprop's root; keeps early steps small
 

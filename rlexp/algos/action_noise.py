@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from rlexp.config.component import component
-from rlexp.config.fields import Fraction, Size
+from rlexp.config.fields import Fraction, Range, Static
 
 
 class ActionNoise(ABC):
@@ -92,7 +93,7 @@ class PinkNoise(ActionNoise):
     The variance is σ² from the first step on, the spectrum 1/K Σ_k (1 − a_k²) / (1 − 2 a_k cos ω + a_k²).
     """
 
-    octaves: Size = 10  # processes summed, K: 1/f holds for periods up to about 2^K steps
+    octaves: Annotated[int, Range(1, 24), Static()] = 10  # processes summed, K: 1/f up to periods of about 2^K steps
 
     @property
     def draws(self) -> int:
@@ -106,7 +107,7 @@ class PinkNoise(ActionNoise):
 
     def __call__(self, draw: Tensor, memory: Tensor, scale: float | Tensor) -> tuple[Tensor, Tensor]:
         """The sum of the processes after one more step."""
-        kept = [math.exp(-(2.0 ** (1 - k))) for k in range(self.octaves)]
-        new = draw.new_tensor([math.sqrt(1 - a * a) for a in kept])
-        started = torch.where(memory == 0, draw, draw.new_tensor(kept) * memory + new * draw)
+        forgotten = 2.0 ** (1.0 - torch.arange(self.octaves, device=draw.device))  # 1/τ
+        kept, new = torch.exp(-forgotten), torch.sqrt(-torch.expm1(-2 * forgotten))
+        started = torch.where(memory == 0, draw, kept * memory + new * draw)
         return scale * started.sum(-1) / math.sqrt(self.octaves), started

@@ -109,6 +109,11 @@ class Algorithm(ABC):
         """How much of its memory greedy actions depend on: all, unless it serves exploring alone."""
         return self.carry_size
 
+    @property
+    def carry_kind(self) -> str:
+        """What its memory is of: one of another kind is no beginning for it, even if it is as large."""
+        return ""
+
     @abstractmethod
     def build(self, spec: EnvSpec, model: Model) -> None:
         """Create networks, targets and optimizers."""

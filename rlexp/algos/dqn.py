@@ -74,7 +74,7 @@ class DQN(OffPolicyAlgorithm):
     epsilon: Fraction = 0.05  # probability of a random action while exploring, unless noisy; the YAML begins with 1
     target_interval: Count = 1_000  # updates between moves of the target network
     tau: Fraction = 1.0  # share of the online network that flows into the target at each move; 1: a copy
-    max_grad_norm: Positive = 10.0  # gradients are scaled down to this norm
+    max_grad_norm: Positive = 10.0  # gradients are scaled down to this norm; inf: never
 
     def __post_init__(self) -> None:
         # An epsilon beside noisy=true passes: our configs and presets begin with one, whoever adds noisy to them.

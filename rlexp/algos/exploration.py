@@ -13,8 +13,10 @@ from rlexp.algos.action_noise import ActionNoise, NoNoise, OrnsteinUhlenbeckNois
 from rlexp.algos.base import Algorithm, OffPolicyAlgorithm
 from rlexp.compiling import acting
 from rlexp.config.check import build_part
+from rlexp.config.component import target_of
 from rlexp.config.fields import Fraction, NonNegative, Part, Static
 from rlexp.envs.spec import EnvSpec
+from rlexp.errors import ConfigError
 from rlexp.models import Model, PolicyHead
 from rlexp.tree import tree_first
 from rlexp.types import Act, Obs
@@ -75,6 +77,8 @@ class DeterministicPolicy(OffPolicyAlgorithm):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Another θ, a scheduled one for instance, is at once that of the process."""
+        if name == "exploration" and "action_noise" in vars(self):
+            raise ConfigError("algo.exploration is chosen when the algorithm is made, and cannot be set later.")
         super().__setattr__(name, value)
         if name == "ou_theta" and "action_noise" in vars(self):
             self.action_noise = self._noise()
@@ -90,6 +94,11 @@ class DeterministicPolicy(OffPolicyAlgorithm):
     def greedy_carry_size(self) -> int:
         """The memory is that of the noise."""
         return 0
+
+    @property
+    def carry_kind(self) -> str:
+        """The noise that remembers."""
+        return target_of(type(self.action_noise))
 
     @abstractmethod
     def policy(self, obs: Obs) -> Tensor:

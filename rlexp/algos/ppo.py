@@ -83,7 +83,7 @@ class PPO(ActorCritic):
     entropy_coef: NonNegative = 0.0  # weight of the entropy bonus
     normalize_advantage: bool = True  # zero mean and unit deviation within each minibatch
     target_kl: Positive | None = None  # stop a rollout's epochs once the policy moved 1.5 times this far
-    max_grad_norm: Positive = 0.5  # gradients are scaled down to this norm
+    max_grad_norm: Positive = 0.5  # gradients are scaled down to this norm; inf: never
 
     def build(self, spec: EnvSpec, model: Model) -> None:
         """Separate actor and critic under one optimizer."""

@@ -141,9 +141,14 @@ def schedulable(cls: type) -> dict[str, type]:
 
 @functools.cache
 def parts_of(cls: type) -> Mapping[str, str]:
-    """The fields of a component that choose a part of it, with the group that it is chosen from."""
-    annotations = _init_annotations(cls).items()
-    return {name: note.group for name, hint in annotations for note in _notes(hint) if isinstance(note, Part)}
+    """The fields of a component that choose a part of it, with the group that it is chosen from.
+
+    One that a subclass declares again with another type still does: what its base builds has to be checked.
+    """
+    own = _init_annotations(cls)
+    bases = [_init_annotations(base) for base in cls.__mro__[1:-1] if dataclasses.is_dataclass(base)]
+    noted = [(name, note) for hints in (*bases, own) for name, hint in hints.items() for note in _notes(hint)]
+    return {name: note.group for name, note in noted if isinstance(note, Part) and name in own}
 
 
 def _schedules_schema(cls: type) -> type:

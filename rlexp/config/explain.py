@@ -21,6 +21,8 @@ from rlexp.errors import ConfigError
 
 Compose = Callable[[Sequence[str]], DictConfig]
 
+MANY = 6  # choices: more of them are counted, not named
+
 
 def explain(
     error: BaseException, overrides: Sequence[str], compose: Compose, choices: Callable[[str], dict[str, str]]
@@ -180,6 +182,8 @@ def _no_such_setting(where: str, name: str, node: DictConfig, added: str) -> Con
     hint = suggest(name, fields)
     if others and "Did you mean" not in hint:
         hint = f" {' and '.join(others)} {'have' if len(others) > 1 else 'has'} it."
+        if len(others) > MANY:
+            hint = f" {len(others)} others have it (docs/reference.md lists the settings of each)."
     return ConfigError(f"{where}: {target.split('.')[-1]} has no such setting.{hint}")
 
 

@@ -73,12 +73,14 @@ class Collector:
 
     def state_dict(self) -> dict[str, Any]:
         """Snapshots of the environments, and the carry."""
-        return {"envs": self.envs.snapshot(), "carry": self.carry}
+        return {"envs": self.envs.snapshot(), "carry": self.carry, "carry_kind": self.policy.algo.carry_kind}
 
     def load_state_dict(self, state: dict[str, Any]) -> list[int]:
         """Put every environment back; returns those that could not be restored exactly and began a new episode."""
         self.obs, restarted = self.envs.restore(state["envs"])
-        self.carry = self._checked_carry(state["carry"])
+        kind = self.policy.algo.carry_kind
+        # The memory of another noise than now: this one begins anew.
+        self.carry = self._checked_carry(state["carry"]) if state.get("carry_kind", kind) == kind else None
         if restarted and self.policy.reward_normalizer is not None:
             self.policy.reward_normalizer.returns[restarted] = 0.0
         if restarted and self.carry is not None:
@@ -94,7 +96,7 @@ class Collector:
         wanted = (self.num_envs, self.policy.algo.carry_size)
         known = isinstance(carry, Tensor) and carry.dtype == torch.float32 and carry.dim() == 2
         if known and len(carry) == self.num_envs and not self.policy.algo.greedy_carry_size and carry.shape != wanted:
-            return None  # the memory of another noise than now: this one begins anew
+            return None  # that of a noise with other settings
         if not known or carry.shape != wanted:
             raise CheckpointError(f"what it remembers of the episodes is not a float32 tensor of shape {wanted}")
         return carry.to(self.policy.device)

@@ -194,6 +194,11 @@ def restless(self: Any, draw: Tensor, memory: Tensor, scale: Any) -> Any:
     return scale * torch.randn(draw.shape[:-1]), memory
 
 
+def counting(self: Any, draw: Tensor, memory: Tensor, scale: Any) -> Any:
+    self.calls = getattr(self, "calls", 0) + 1
+    return scale * draw[..., 0], memory
+
+
 def meddling(self: Any, draw: Tensor, memory: Tensor, scale: Any) -> Any:
     memory += draw
     return scale * memory[..., 0], memory
@@ -203,7 +208,7 @@ MUST = (
     "must answer a draw [3, 2, 1], a memory [3, 2, 1] and a scale with (noise [3, 2], memory [3, 2, 1]), both float32."
 )
 IMPURE = (
-    "answers the same draw and memory with other numbers, or changes them in place. All its chance must be the draw, "
+    "answers the same draw and memory with other numbers, or changes them or itself. All its chance must be the draw, "
     "and all it remembers the memory that it returns."
 )
 ODD = {
@@ -215,6 +220,7 @@ ODD = {
     "state of its own": (noise_of(forgetful), IMPURE),
     "chance of its own": (noise_of(restless), IMPURE),
     "in place": (noise_of(meddling), IMPURE),
+    "a count of its own": (noise_of(counting), IMPURE),
     "a number that is none": (
         noise_of(restless, draws=-1),
         "draws must be a whole number from 0, not -1.",

@@ -96,6 +96,10 @@ MISTAKES = {
     "algo=crr dataset.path=x": (
         "dataset.path: RandomDataset has no such setting. dataset=hdf5 and dataset=npz and dataset=run have it."
     ),
+    "algo=trpo algo.max_grad_norm=1": (
+        "algo.max_grad_norm: TRPO has no such setting. 34 others have it (docs/reference.md lists the settings of "
+        "each)."
+    ),
     "algo=null": "algo must be a component, not None: choose one with algo=…",
     "~algo.gamma": "algo.gamma can be changed but not removed.",
     "=3": "A group takes the name of one of its choices, e.g. env=cartpole (see: rlexp list).",

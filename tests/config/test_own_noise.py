@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rlexp import Agent
 from rlexp.checkpoint import load_checkpoint
+from rlexp.config.check import check_node
 from rlexp.config.compose import compose, for_hydra
 from rlexp.config.overrides import apply_overrides
 from rlexp.config.trust import EVERYTHING, trusting
@@ -23,6 +24,7 @@ from rlexp.runner import Runner
 from rlexp.sweeps.planning import labels
 from rlexp.trainers.base import Interrupted
 from rlexp.trainers.collecting import Collector
+from tests.algos.test_compiling import tracing  # noqa: F401  (a fixture)
 from tests.algos.test_exploration import explored, greedy, observations
 from tests.algos.test_runs import assert_same_run, run_config, stop
 from tests.security.hostile import command
@@ -46,7 +48,24 @@ class Held(ActionNoise):
         held = torch.where(left == 0, draw[..., 0], held)
         left = torch.where(left == 0, self.steps, left) - 1
         return scale * held, torch.stack((held, left), -1)
+
+@dataclass(eq=False, kw_only=True)
+class Hasty(ActionNoise):
+    """Asks what it remembers by a branch of Python."""
+    memory = 1
+
+    def __call__(self, draw, memory, scale):
+        return (scale * draw[..., 0] if bool((memory == 0).all()) else 0 * draw[..., 0]), memory + 1
 '''
+ALGORITHM = """
+from dataclasses import dataclass
+from typing import Any
+from rlexp.algos import TD3
+
+@dataclass(eq=False, kw_only=True)
+class Mine(TD3):
+    exploration: Any = "pink"
+"""
 HELD = f"algo.exploration={{_target_: {PACKAGE}.Held, steps: 4}}"
 
 
@@ -212,6 +231,59 @@ def test_a_resumed_run_takes_other_settings_of_it_or_another_noise(tmp_path: Pat
     assert apply_overrides(config, ["algo.exploration=pink"])["algo"]["exploration"] == "pink"
     with pytest.raises(ConfigError, match=r"algo\.schedules is a group of settings"):
         apply_overrides(config, ["algo.schedules=3"])
+
+
+def test_memory_of_another_noise_is_not_taken_over_even_if_it_is_as_large() -> None:
+    pink = "algo.exploration={_target_: rlexp.algos.action_noise.PinkNoise, octaves: 2}"
+    collectors = []
+    for noise in (pink, HELD):
+        runner = Runner(run_config("td3", "replay", noise))
+        collectors.append(Collector(runner.env, runner.policy(), seed=0))
+        collectors[-1].start()
+    one, other = collectors
+    act = one.policy.act(one.obs_tensor(), one.carry, explore=True)
+    one.carry = act.carry
+    state = one.state_dict()
+    other.load_state_dict(state)
+    assert other.carry is None
+    one.load_state_dict(state)
+    assert torch.equal(one.carry, act.carry)
+    one.carry = None
+    one.load_state_dict({name: state[name] for name in ("envs", "carry")})  # as runs of before saved it
+    assert torch.equal(one.carry, act.carry)
+    for collector in collectors:
+        collector.close()
+
+
+def test_a_trusted_algorithm_that_declares_the_setting_again_brings_no_strange_noise(package: Path) -> None:
+    (package / "own_algorithm.py").write_text(ALGORITHM)
+    sys.modules.pop("own_algorithm", None)
+    node = {"_target_": "own_algorithm.Mine", "exploration": {"_target_": f"{PACKAGE}.Held"}}
+    forgotten()
+    with pytest.raises(UntrustedError, match=rf"algo\.exploration\._target_={PACKAGE}\.Held"):
+        check_node("algo", node, trusting(["own_algorithm"]))
+    assert PACKAGE not in sys.modules
+    assert check_node("algo", node, trusting(["own_algorithm", PACKAGE]))["exploration"]["steps"] == 3
+
+
+def test_noise_that_cannot_be_compiled_is_told_so(tracing: None, tmp_path: Path) -> None:  # noqa: F811
+    hasty = f"algo.exploration={{_target_: {PACKAGE}.Hasty}}"
+    Runner(run_config("td3", "replay", hasty)).train(tmp_path / "eager")
+    with pytest.raises(ConfigError, match=r"TD3\.explore cannot be compiled: .*\. Use compile=false\.$"):
+        Runner(run_config("td3", "replay", hasty, "compile=true")).train(tmp_path / "compiled")
+
+
+def test_another_noise_comes_too_late_for_an_algorithm_that_is_made() -> None:
+    algo = Runner(run_config("td3", "replay", HELD)).algo
+    with pytest.raises(ConfigError, match=r"algo\.exploration is chosen when the algorithm is made"):
+        algo.exploration = "pink"
+
+
+@pytest.mark.parametrize("octaves", [0, 25, 10**9])
+def test_pink_noise_has_few_octaves(octaves: int) -> None:
+    pink = f"algo.exploration={{_target_: rlexp.algos.action_noise.PinkNoise, octaves: {octaves}}}"
+    with pytest.raises(ConfigError, match=r"algo\.exploration\.octaves must be at (least 1|most 24), not"):
+        compose(["algo=td3", pink])
 
 
 def test_the_jobs_of_a_sweep_over_its_settings_are_called_as_they_were_typed() -> None:
