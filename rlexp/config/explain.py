@@ -15,7 +15,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import YAMLError
 
 from rlexp.config.component import REGISTRY, schema_of, schema_type
-from rlexp.config.messages import complaint, setting_names, suggest, suggest_below
+from rlexp.config.messages import complaint, question, setting_names, settings_below, suggest, suggest_below
 from rlexp.config.trust import EVERYTHING, locate
 from rlexp.errors import ConfigError
 
@@ -144,7 +144,7 @@ def _unknown_key(key: str, added: str, rest: Sequence[str], compose: Compose, pa
             return _no_such_setting(key, key.split(".")[-1], parent_node, added)
         return ConfigError(f"{key}: no such setting.")
     parts = key.split(".")
-    owner = node
+    whole = owner = node
     for depth, name in enumerate(parts):
         parent, where = ".".join(parts[:depth]), ".".join(parts[: depth + 1])
         if node is None:
@@ -158,12 +158,14 @@ def _unknown_key(key: str, added: str, rest: Sequence[str], compose: Compose, pa
             fields = ", ".join(setting_names(node))
             return ConfigError(f"{where}: {name} cannot be scheduled. Those that can: {fields}.")
         if name not in node:
-            return _no_such_setting(where, name, node, added)
+            return _no_such_setting(where, name, node, added, whole)
         owner, node = node, node[name] if not OmegaConf.is_missing(node, name) else "???"
     return ConfigError(f"{key} gets entries that are new; add them with a plus: {added}")
 
 
-def _no_such_setting(where: str, name: str, node: DictConfig, added: str) -> ConfigError:
+def _no_such_setting(
+    where: str, name: str, node: DictConfig, added: str, whole: DictConfig | None = None
+) -> ConfigError:
     known = setting_names(node)
     if "." not in where:
         config: Any = OmegaConf.to_container(node)
@@ -180,6 +182,10 @@ def _no_such_setting(where: str, name: str, node: DictConfig, added: str) -> Con
         return ConfigError(f"{where} is not set in its config file; add it with a plus: {added}")
     others = _choices_with(where.split(".")[0], name)
     hint = suggest(name, fields)
+    if whole is not None and not settings_below(name, {"": dict.fromkeys(("_target_", *fields))}):
+        elsewhere = settings_below(name, OmegaConf.to_container(whole))  # type: ignore[arg-type]
+        if elsewhere:  # other libraries make everything an argument of the algorithm
+            return ConfigError(f"{where}: {target.split('.')[-1]} has no such setting.{question(elsewhere)}")
     if others and "Did you mean" not in hint:
         hint = f" {' and '.join(others)} {'have' if len(others) > 1 else 'has'} it."
         if len(others) > MANY:

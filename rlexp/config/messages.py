@@ -38,6 +38,7 @@ _OURS = {
     "critic_lr": "critic_learning_rate",
     "ent_coef": "entropy_coef",
     "eval_freq": "eval_interval",
+    "goal_selection_strategy": "strategy",
     "gradient_steps": "gradient_updates_per_step",
     "hidden_sizes": "hidden",
     "lr": "learning_rate",
@@ -49,8 +50,13 @@ _OURS = {
     "norm_obs": "normalize_obs",
     "norm_reward": "normalize_reward",
     "num_steps": "rollout_steps",
+    "noise_clip": "target_noise_clip",
+    "policy_delay": "actor_interval",
     "policy_lr": "actor_learning_rate",
+    "policy_noise": "target_noise",
     "save_freq": "checkpoint_interval",
+    "target_policy_noise": "target_noise",
+    "target_update_interval": "target_interval",
     "total_timesteps": "total_steps",
     "train_freq": "train_frequency",
     "update_epochs": "epochs",
@@ -63,7 +69,7 @@ def suggest(word: str, known: Iterable[str], otherwise: str | None = None) -> st
     names = list(known)
     near = _named(word, names) if word in _OURS else []
     if near := near or difflib.get_close_matches(word, names, n=3, cutoff=0.6):
-        return _question(near)
+        return question(near)
     if otherwise is not None:
         return f" {otherwise}"
     return f" There are: {', '.join(names)}." if names else ""
@@ -73,11 +79,11 @@ def suggest_below(word: str, config: Mapping[str, Any], known: Iterable[str]) ->
     """As :func:`suggest`, for a word that stands at the top of a config: it may be meant for one of the parts."""
     names = list(known)
     if found := settings_below(word, config):
-        return _question(found)
+        return question(found)
     paths = _paths(config)
-    near = difflib.get_close_matches(word, [*names, *(path.rpartition(".")[2] for path in paths)], n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, [*names, *(path.rpartition(".")[2] for path in paths)], n=1, cutoff=0.7)
     if near and near[0] not in names:
-        return _question([path for path in paths if path.endswith(f".{near[0]}")])
+        return question([path for path in paths if path.endswith(f".{near[0]}")])
     return suggest(word, names)
 
 
@@ -107,7 +113,8 @@ def _paths(config: Mapping[str, Any]) -> list[str]:
     return [path for where, node in parts.items() for path in below(node, where)]
 
 
-def _question(names: Iterable[str]) -> str:
+def question(names: Iterable[str]) -> str:
+    """`` Did you mean beta or gamma?``"""
     return f" Did you mean {' or '.join(names)}?"
 
 

@@ -75,7 +75,9 @@ class Progress:
         return (after - before) / (end - start) if end > start and after > before else None
 
     def take(self, row: Mapping[str, Any]) -> None:
-        """Remember what a row says."""
+        """Remember what a row says; the speed of steps without updates says nothing on that of those with them."""
+        if self.results.get("updates") == 0 and row.get("updates"):
+            self._samples.clear()
         self.results.update({key: value for key, value in row.items() if isinstance(value, int | float)})
         found = outcome(row, "eval/")
         if found is not None and math.isfinite(value := found[1]):
@@ -250,7 +252,7 @@ def plain_line(progress: Progress, row: Mapping[str, Any]) -> str:
         parts.append(f"success {value:.0%}")
     if (value := row.get("video/return")) is not None:
         parts.append(f"video of return {number(value)}")
-    if rate := row.get(f"time/{unit}_per_second"):
+    if rate := progress.rate() or row.get(f"time/{unit}_per_second"):
         parts.append(f"{rate:,.0f} {unit}/s")
         if eta := progress.eta(rate):
             parts.append(f"eta {eta}")

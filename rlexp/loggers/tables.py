@@ -162,7 +162,7 @@ def print_sweep(
     )
     for name, text in notes:
         print_line(entry(name, printable(text)), file)
-    following = f"rlexp list runs {shlex.quote(place)}" if sum(counts.values()) == total else resume
+    following = f"rlexp report {shlex.quote(place)}" if sum(counts.values()) == total else resume
     print_line(entry("next", printable(following), "cyan"), file)
 
 

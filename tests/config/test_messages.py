@@ -96,6 +96,13 @@ MISTAKES = {
     "algo=crr dataset.path=x": (
         "dataset.path: RandomDataset has no such setting. dataset=hdf5 and dataset=npz and dataset=run have it."
     ),
+    "algo=sac algo.learning_starts=9": (
+        "algo.learning_starts: SAC has no such setting. Did you mean trainer.learning_starts?"
+    ),
+    "algo=sac algo.buffer_size=9": "algo.buffer_size: SAC has no such setting. Did you mean buffer.capacity?",
+    "algo=ppo algo.n_steps=9": "algo.n_steps: PPO has no such setting. Did you mean trainer.rollout_steps?",
+    "algo=td3 algo.policy_delay=2": "algo.policy_delay: TD3 has no such setting. Did you mean actor_interval?",
+    "algo=sac ent_coef=auto": "ent_coef: no such setting or group. There are: name, ",
     "algo=trpo algo.max_grad_norm=1": (
         "algo.max_grad_norm: TRPO has no such setting. 34 others have it (docs/reference.md lists the settings of "
         "each)."

@@ -86,6 +86,23 @@ def test_no_end_is_foretold_before_updates_begin(plain):
     ]
 
 
+def test_rows_tell_the_speed_of_late_and_of_steps_with_updates(make_info):
+    """The run's mean counts compiling, and steps at random, which are quick."""
+    clock = Clock()
+    console = Console("plain", file=io.StringIO(), clock=clock)
+    console.start(make_info(), device="cpu", loop="replay", total=2_000)
+    for step in range(0, 2_000, 100):
+        clock.now += 5 if step < 1_000 else 20
+        console.tick(step, 2_000)
+        if step in (900, 1_000, 1_500):
+            console.log({"env_steps": step, "updates": max(step - 950, 0), "time/steps_per_second": 500.0})
+    assert lines(console)[1:] == [
+        "step   900/2,000  45%  20 steps/s",
+        "step 1,000/2,000  50%  500 steps/s  eta 0:02",
+        "step 1,500/2,000  75%  5 steps/s  eta 1:40",
+    ]
+
+
 def test_offline_runs_are_counted_in_updates(make_info):
     console = Console("plain", file=io.StringIO())
     console.start(make_info(), device="cpu", loop="offline", total=2_000, unit="updates")
@@ -122,7 +139,7 @@ def test_a_minute_without_a_line_is_followed_by_one_of_progress(make_info):
             console.log({"env_steps": 7_000, "updates": 1})
     assert lines(console)[1:] == [
         "step  6,100/50,000  12%  100 steps/s  eta 7:19",
-        "step  7,000/50,000  14%",
+        "step  7,000/50,000  14%  100 steps/s  eta 7:10",
         "step 13,100/50,000  26%  100 steps/s  eta 6:09",
     ]
     console.finish({"status": "completed"}, {})
