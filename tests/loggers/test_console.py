@@ -99,7 +99,9 @@ def test_rows_tell_the_speed_of_late_and_of_steps_with_updates(make_info):
     assert lines(console)[1:] == [
         "step   900/2,000  45%  20 steps/s",
         "step 1,000/2,000  50%  500 steps/s  eta 0:02",
+        "step 1,300/2,000  65%  5 steps/s  eta 2:20",  # a minute without a line
         "step 1,500/2,000  75%  5 steps/s  eta 1:40",
+        "step 1,800/2,000  90%  5 steps/s  eta 0:40",
     ]
 
 
