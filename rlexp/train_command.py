@@ -131,7 +131,20 @@ def _train_one(config: Any, arguments: Sequence[str]) -> None:
 
     from rlexp.config.compose import plain_config
 
+    if said := _foreign_preset(arguments):
+        print(f"warning: {said}", file=sys.stderr)
     _train_in(plain_config(config), Path(HydraConfig.get().runtime.output_dir), ["rlexp", *arguments])
+
+
+def _foreign_preset(arguments: Sequence[str]) -> str:
+    """What to say of a preset that was typed with another algorithm than its own; nothing of others."""
+    from rlexp.zoo.presets import read_presets
+
+    typed = dict(each.partition("=")[::2] for each in arguments)
+    preset = read_presets().get(typed["zoo"]) if {"zoo", "algo"} <= typed.keys() else None
+    if preset is None or not preset.algo or preset.algo == typed["algo"]:
+        return ""
+    return f"{preset.name} is tuned for algo={preset.algo}: its settings go to algo={typed['algo']} where it has them."
 
 
 def _train_in(config: dict[str, Any], path: Path, command: Sequence[str]) -> dict[str, Any]:

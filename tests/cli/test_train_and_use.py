@@ -530,3 +530,14 @@ def test_a_resume_that_cannot_work_leaves_the_run_as_it_was(
     after = contents(trained)
     assert {name for name in after if after[name] != before.get(name)} <= {".lock"}  # it holds the last writer's pid
     assert rlexp("resume", trained, "trainer.total_steps=320").code == 0  # and it can still be used
+
+
+def test_a_preset_with_another_algorithm_than_its_own_is_told(
+    rlexp: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    short = ("trainer.total_steps=60", "trainer.learning_starts=50", "trainer.eval_episodes=1", "compile=false")
+    other = rlexp("zoo=td3_pendulum", "algo=sac", "env=pendulum", *short)
+    assert other.code == 0
+    assert other.err == "warning: td3_pendulum is tuned for algo=td3: its settings go to algo=sac where it has them.\n"
+    assert rlexp("zoo=td3_pendulum", "algo=td3", "env=pendulum", *short).err == ""
