@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NO_ENV = "from_dataset"  # the environment of a run on data alone, by summary.json
 MODES = ("auto", "rich", "plain", "none")
 REDRAW_SECONDS = 0.125
-SAMPLE_SECONDS = 5.0  # between looks at the progress where nothing is drawn
+SAMPLE_SECONDS = 1.0  # between looks at the progress where nothing is drawn
 QUIET_SECONDS = 60.0  # without a line, after which plain output has one of progress
 RATE_SECONDS = 20.0  # the live rate is a mean over this long
 STATUS = {"completed": ("✓", "green"), "interrupted": ("■", "yellow"), "failed": ("✗", "red")}

@@ -140,9 +140,9 @@ def test_a_minute_without_a_line_is_followed_by_one_of_progress(make_info):
         if second == 70:
             console.log({"env_steps": 7_000, "updates": 1})
     assert lines(console)[1:] == [
-        "step  6,100/50,000  12%  100 steps/s  eta 7:19",
+        "step  6,000/50,000  12%  100 steps/s  eta 7:20",
         "step  7,000/50,000  14%  100 steps/s  eta 7:10",
-        "step 13,100/50,000  26%  100 steps/s  eta 6:09",
+        "step 13,000/50,000  26%  100 steps/s  eta 6:10",
     ]
     console.finish({"status": "completed"}, {})
     printed = len(lines(console))
