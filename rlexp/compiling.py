@@ -116,11 +116,11 @@ class CompiledPhase:
 
     @contextmanager
     def _explained(self, args: tuple[Any, ...]) -> Iterator[None]:
-        """Tracing hides the mistake that it met in what it traced, which is made again without it."""
+        """Tracing hides the mistake that it met in what it traced, which a copy makes again without it."""
         try:
             yield
-        except torch._dynamo.exc.TorchDynamoException as error:
-            self.function(self.owner, *args)
+        except (torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError) as error:
+            self.function(copy.deepcopy(self.owner), *args)
             where = f"{type(self.owner).__name__}.{self.function.__name__}"
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise ConfigError(f"{where} cannot be compiled: {reason}. Use compile=false.") from error

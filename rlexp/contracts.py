@@ -126,25 +126,34 @@ def check_noise(algo: Algorithm, spec: EnvSpec) -> None:
     check_fits(4 * ROWS * dim * (noise.draws + noise.memory), who)
     generator = torch.Generator().manual_seed(0)
     memory = torch.zeros(ROWS, dim, noise.memory)
-    before = repr(vars(noise))
     for scale in (0.5, torch.tensor(0.5)):  # which is what a schedule makes of it
         draw = torch.randn(ROWS, dim, noise.draws, generator=generator)
         given = draw.clone(), memory.clone()
         form = f"a draw {list(draw.shape)}, a memory {list(memory.shape)} and a scale"
         try:
-            answers = [noise(draw, memory, scale) for _ in range(2)]
+            first = noise(draw, memory, scale)
+            before = {name: each.clone() if isinstance(each, Tensor) else each for name, each in vars(noise).items()}
+            answers = [first, noise(draw, memory, scale)]
         except Exception as error:
             raise ConfigError(f"{who} fails on {form}: {type(error).__name__}: {error}. {GUIDE}") from error
         if not all(_like(answer, (torch.zeros(ROWS, dim), memory)) for answer in answers):
             wanted = f"(noise {[ROWS, dim]}, memory {list(memory.shape)}), both float32"
             raise ConfigError(f"{who} must answer {form} with {wanted}. {GUIDE}")
         same = all(map(torch.equal, (draw, memory, *answers[0]), (*given, *answers[1])))
-        if not same or repr(vars(noise)) != before:
+        if not same or not _same_state(before, vars(noise)):
             raise ConfigError(
                 f"{who} answers the same draw and memory with other numbers, or changes them or itself. All its chance "
                 f"must be the draw, and all it remembers the memory that it returns. {GUIDE}"
             )
         memory = answers[0][1]
+
+
+def _same_state(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether nothing was added or changed; what was only kept by the first call is no change."""
+    if before.keys() != now.keys():
+        return False
+    pairs = [(old, now[name]) for name, old in before.items()]
+    return all(torch.equal(old, new) if isinstance(old, Tensor) else old is new or old == new for old, new in pairs)
 
 
 def _like(answer: Any, wanted: tuple[Tensor, ...]) -> bool:

@@ -141,7 +141,12 @@ def _foreign_preset(arguments: Sequence[str]) -> str:
     from rlexp.zoo.presets import read_presets
 
     typed = dict(each.partition("=")[::2] for each in arguments)
-    preset = read_presets().get(typed["zoo"]) if {"zoo", "algo"} <= typed.keys() else None
+    if not {"zoo", "algo"} <= typed.keys():
+        return ""
+    try:
+        preset = read_presets().get(typed["zoo"])
+    except ConfigError:  # of a file that nobody asked for
+        return ""
     if preset is None or not preset.algo or preset.algo == typed["algo"]:
         return ""
     return f"{preset.name} is tuned for algo={preset.algo}: its settings go to algo={typed['algo']} where it has them."

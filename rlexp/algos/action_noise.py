@@ -89,7 +89,7 @@ class PinkNoise(ActionNoise):
 
     σ / √K · Σ_k x_k,  x_k ← a_k x_k + √(1 − a_k²) ε_k,  a_k = exp(−1/τ_k),  τ_k = ½, 1, 2, … 2^(K−2) steps: processes
     of variance 1 that forget at rates an octave apart. The paper draws a whole episode at once, whose length this need
-    not know. x_k begins as ε_k, in its long run.
+    not know. x_k begins as ε_k, in its long run. Beyond 24 octaves a_k is 1 in float32.
     The variance is σ² from the first step on, the spectrum 1/K Σ_k (1 − a_k²) / (1 − 2 a_k cos ω + a_k²).
     """
 

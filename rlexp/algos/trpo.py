@@ -17,7 +17,7 @@ from rlexp.config.component import component
 from rlexp.config.fields import Count, Fraction, NonNegative, Positive
 from rlexp.envs.spec import EnvSpec
 from rlexp.models import Model
-from rlexp.models.regularization import BatchRenorm
+from rlexp.models.regularization import Dropout
 from rlexp.optim import Adam
 from rlexp.tree import tree_map
 from rlexp.types import Obs, Rollout, Update
@@ -107,8 +107,8 @@ class TRPO(ActorCritic):
         does to the policy counts against the trust region, too. Without a step they stay as they were.
         """
         parameters = self.policy_parameters()
-        renorms = [module for module in self.actor.modules() if isinstance(module, BatchRenorm)]
-        averages = [(buffer, buffer.clone()) for module in renorms for buffer in module.buffers()]
+        moving = [module for module in self.actor.modules() if not isinstance(module, Dropout)]
+        averages = [(buffer, buffer.clone()) for module in moving for buffer in module.buffers(recurse=False)]
         with torch.no_grad():  # log_std is going to change in place: π_old needs one of its own
             old = self.head.dist(self.outputs(obs, **told), None if self.log_std is None else self.log_std.clone())
         outputs = self.outputs(obs, **told)

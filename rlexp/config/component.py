@@ -146,7 +146,7 @@ def parts_of(cls: type) -> Mapping[str, str]:
     One that a subclass declares again with another type still does: what its base builds has to be checked.
     """
     own = _init_annotations(cls)
-    bases = [_init_annotations(base) for base in cls.__mro__[1:-1] if dataclasses.is_dataclass(base)]
+    bases = [_init_annotations(base) for base in reversed(cls.__mro__[1:-1]) if "__init__" in vars(base)]
     noted = [(name, note) for hints in (*bases, own) for name, hint in hints.items() for note in _notes(hint)]
     return {name: note.group for name, note in noted if isinstance(note, Part) and name in own}
 

@@ -15,7 +15,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import YAMLError
 
 from rlexp.config.component import REGISTRY, schema_of, schema_type
-from rlexp.config.messages import complaint, question, setting_names, settings_below, suggest, suggest_below
+from rlexp.config.messages import complaint, question, setting_names, settings_called, suggest, suggest_below
 from rlexp.config.trust import EVERYTHING, locate
 from rlexp.errors import ConfigError
 
@@ -182,8 +182,8 @@ def _no_such_setting(
         return ConfigError(f"{where} is not set in its config file; add it with a plus: {added}")
     others = _choices_with(where.split(".")[0], name)
     hint = suggest(name, fields)
-    if whole is not None and not settings_below(name, {"": dict.fromkeys(("_target_", *fields))}):
-        elsewhere = settings_below(name, OmegaConf.to_container(whole))  # type: ignore[arg-type]
+    if whole is not None and not others and not settings_called(name, {"": dict.fromkeys(("_target_", *fields))}):
+        elsewhere = settings_called(name, OmegaConf.to_container(whole))  # type: ignore[arg-type]
         if elsewhere:  # other libraries make everything an argument of the algorithm
             return ConfigError(f"{where}: {target.split('.')[-1]} has no such setting.{question(elsewhere)}")
     if others and "Did you mean" not in hint:

@@ -87,6 +87,13 @@ def suggest_below(word: str, config: Mapping[str, Any], known: Iterable[str]) ->
     return suggest(word, names)
 
 
+def settings_called(word: str, config: Mapping[str, Any]) -> list[str]:
+    """The settings in the parts of a config that have a word, or our word for it, as their whole name."""
+    paths = _paths(config)
+    found = [[path for path in paths if path.rpartition(".")[2] == name] for name in (word, _OURS.get(word))]
+    return found[0] or found[1]
+
+
 def settings_below(word: str, config: Mapping[str, Any]) -> list[str]:
     """The settings in the parts of a config that a word names: ``trainer.total_steps`` for total_timesteps."""
     paths = _paths(config)

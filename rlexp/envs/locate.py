@@ -85,7 +85,8 @@ def find_registration(env_id: str) -> Registration:
 def missing_package(env_id: str, error: BaseException) -> str:
     """What to install so that ``env_id`` can be made, given the error that importing it raised."""
     if "mujoco_py" in str(error) or "v2 and v3 based environments" in str(error):
-        return f"{env_id} is of mujoco_py, which nobody maintains any more: use {re.sub('-v[0-9]+$', '-v5', env_id)}"
+        newest = max(_same_name(re.sub("-v[0-9]+$", "", env_id)), key=lambda registration: registration.version or 0)
+        return f"{env_id} is of mujoco_py, which nobody maintains any more: use {newest.id}"
     package = _missing_module(error)
     if package is None:
         return f"{env_id} could not be imported: {error}"

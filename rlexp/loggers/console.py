@@ -55,6 +55,7 @@ class Progress:
         self.evals: deque[float] = deque(maxlen=24)
         self.best: float | None = None
         self._samples: deque[tuple[float, int]] = deque()
+        self.warming_up = False  # updates have begun, and nothing was timed since
         self._sampled_unit = "steps"
 
     def sample(self, now: float) -> None:
@@ -69,8 +70,9 @@ class Progress:
 
     def rate(self) -> float | None:
         """Units per second over the last seconds."""
-        if len(self._samples) < 2:
+        if len(self._samples) < 2 or self.unit != self._sampled_unit:
             return None
+        self.warming_up = False
         (start, before), (end, after) = self._samples[0], self._samples[-1]
         return (after - before) / (end - start) if end > start and after > before else None
 
@@ -78,6 +80,7 @@ class Progress:
         """Remember what a row says; the speed of steps without updates says nothing on that of those with them."""
         if self.results.get("updates") == 0 and row.get("updates"):
             self._samples.clear()
+            self.warming_up = True
         self.results.update({key: value for key, value in row.items() if isinstance(value, int | float)})
         found = outcome(row, "eval/")
         if found is not None and math.isfinite(value := found[1]):
@@ -85,8 +88,8 @@ class Progress:
             self.best = value if self.best is None else max(self.best, value)
 
     def eta(self, rate: float | None) -> str | None:
-        """The time left at ``rate``; unknown while the memory is being filled, as steps without updates are quick."""
-        if self.unit == "steps" and self.results.get("updates") == 0:
+        """The time left at ``rate``; unknown until steps with updates were timed, as those without are quick."""
+        if self.unit == "steps" and (self.warming_up or self.results.get("updates") == 0):
             return None
         return duration((self.total - self.done) / rate) if rate and self.total > self.done else None
 

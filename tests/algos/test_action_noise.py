@@ -199,6 +199,11 @@ def counting(self: Any, draw: Tensor, memory: Tensor, scale: Any) -> Any:
     return scale * draw[..., 0], memory
 
 
+def adding_up(self: Any, draw: Tensor, memory: Tensor, scale: Any) -> Any:
+    self.seen = getattr(self, "seen", torch.zeros(5_000)) + 1
+    return scale * draw[..., 0], memory
+
+
 def meddling(self: Any, draw: Tensor, memory: Tensor, scale: Any) -> Any:
     memory += draw
     return scale * memory[..., 0], memory
@@ -221,6 +226,7 @@ ODD = {
     "chance of its own": (noise_of(restless), IMPURE),
     "in place": (noise_of(meddling), IMPURE),
     "a count of its own": (noise_of(counting), IMPURE),
+    "a tensor of its own": (noise_of(adding_up), IMPURE),
     "a number that is none": (
         noise_of(restless, draws=-1),
         "draws must be a whole number from 0, not -1.",
@@ -254,6 +260,14 @@ def test_what_is_no_noise_is_refused_before_anything_runs(what: str, monkeypatch
     assert says in message
     assert message.endswith("See docs/extending.md.")
     assert "\n" not in message
+
+
+def test_noise_that_there_is_no_room_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    cls = noise_of(restless, draws=10**12)
+    cls.__module__ = __name__
+    monkeypatch.setitem(globals(), "Odd", cls)
+    with pytest.raises(ConfigError, match=r"^algo\.exploration: Odd needs 2\.4e\+04 GB, but only "):
+        Runner(small_config("td3", changes=(f"algo.exploration={{_target_: {__name__}.Odd}}",)))
 
 
 def test_an_abstract_noise_cannot_be_made() -> None:

@@ -100,6 +100,8 @@ MISTAKES = {
         "algo.learning_starts: SAC has no such setting. Did you mean trainer.learning_starts?"
     ),
     "algo=sac algo.buffer_size=9": "algo.buffer_size: SAC has no such setting. Did you mean buffer.capacity?",
+    "algo=sac buffer.alpha=0.6": "buffer.alpha: ReplayBuffer has no such setting. buffer=prioritized has it.",
+    "algo=sac buffer.size=9": "buffer.size: ReplayBuffer has no such setting. There are: capacity, n_step.",
     "algo=ppo algo.n_steps=9": "algo.n_steps: PPO has no such setting. Did you mean trainer.rollout_steps?",
     "algo=td3 algo.policy_delay=2": "algo.policy_delay: TD3 has no such setting. Did you mean actor_interval?",
     "algo=sac ent_coef=auto": "ent_coef: no such setting or group. There are: name, ",

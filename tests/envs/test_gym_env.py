@@ -57,6 +57,13 @@ def test_a_missing_package_gives_the_line_that_installs_it(monkeypatch, env_id, 
         GymEnv(id=env_id).make()
 
 
+@pytest.mark.parametrize(("old", "new"), [("Ant-v2", "Ant-v5"), ("FetchReach-v1", "FetchReach-v4")])
+def test_ids_of_mujoco_py_are_answered_with_the_newest(old, new):
+    pytest.importorskip("gymnasium_robotics")
+    with pytest.raises(EnvError, match=rf"^{old} is of mujoco_py, which nobody maintains any more: use {new}$"):
+        GymEnv(id=old).make()
+
+
 def test_a_missing_dependency_that_is_only_mentioned_is_recognised(monkeypatch):
     def lacking(**_):
         raise gym.error.DependencyNotInstalled("pygame is not installed, run `pip install gymnasium[classic-control]`")
