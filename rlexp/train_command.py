@@ -149,7 +149,7 @@ def _foreign_preset(arguments: Sequence[str]) -> str:
         return ""
     if preset is None or not preset.algo or preset.algo == typed["algo"]:
         return ""
-    return f"{preset.name} is tuned for algo={preset.algo}: its settings go to algo={typed['algo']} where it has them."
+    return f"{preset.name} is tuned for algo={preset.algo}; algo={typed['algo']} gets the same settings."
 
 
 def _train_in(config: dict[str, Any], path: Path, command: Sequence[str]) -> dict[str, Any]:

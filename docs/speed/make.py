@@ -121,7 +121,7 @@ CORES = """\
 (rlexp, peer; rows without it were measured before there was such a figure). This machine is a virtual one whose host
 moves its two cores: now they share a cache (some 460 to 650 ns with the measuring loop's own time), now they do not
 (740 to 1,350 ns). Two threads that work on small tensors run up to 1.6 times as fast in the first case: DDPG's ratio
-is 2.6× there, and was 2.4× in a run whose second half fell into the other.
+was 2.6× there (speed-ddpg.json), and is 2.45× in the other (the newest run, shown above).
 
 Rows of wide networks in float32 also depend on the processor. This one is of AMD's Zen 5, where compiled updates have
 large products made by oneDNN, as the matrix library of torch (MKL) uses half of such a processor. Elsewhere both sides

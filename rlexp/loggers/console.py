@@ -67,12 +67,12 @@ class Progress:
         samples.append((now, self.done))
         while now - samples[0][0] > RATE_SECONDS and len(samples) > 2:
             samples.popleft()
+        self.warming_up &= len(samples) < 2
 
     def rate(self) -> float | None:
         """Units per second over the last seconds."""
         if len(self._samples) < 2 or self.unit != self._sampled_unit:
             return None
-        self.warming_up = False
         (start, before), (end, after) = self._samples[0], self._samples[-1]
         return (after - before) / (end - start) if end > start and after > before else None
 

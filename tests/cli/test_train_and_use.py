@@ -539,5 +539,5 @@ def test_a_preset_with_another_algorithm_than_its_own_is_told(
     short = ("trainer.total_steps=60", "trainer.learning_starts=50", "trainer.eval_episodes=1", "compile=false")
     other = rlexp("zoo=td3_pendulum", "algo=sac", "env=pendulum", *short)
     assert other.code == 0
-    assert other.err == "warning: td3_pendulum is tuned for algo=td3: its settings go to algo=sac where it has them.\n"
+    assert other.err == "warning: td3_pendulum is tuned for algo=td3; algo=sac gets the same settings.\n"
     assert rlexp("zoo=td3_pendulum", "algo=td3", "env=pendulum", *short).err == ""
