@@ -94,6 +94,8 @@ AXES = {
         {
             "SAC Pendulum, 2×64": _sac(64),
             "2×64, two threads": _sac(64, threads=2),
+            "2×128": _sac(128),
+            "2×128, two threads": _sac(128, threads=2),
             "2×256": _sac(256),
             "2×256, two threads": _sac(256, threads=2),
         },
