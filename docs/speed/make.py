@@ -19,6 +19,7 @@ from rlexp.zoo import manifest
 HERE = Path(__file__).parent
 PAGE = HERE / "README.md"
 BFLOAT16, BENCHMARKS = HERE / "bfloat16", HERE.parent / "benchmarks"  # results of presets in either precision
+ZEN4 = HERE / "zen4"  # the same on an older processor
 PARTS = ("speed", "solve", "startup", "scaling", "profile")
 
 INTRO = """\
@@ -31,11 +32,11 @@ other numbers (the ratios move less). Make them on yours with `pip install "rlex
 """
 
 
-def load() -> dict[str, dict[str, Any]]:
-    """The measurements there are, by command."""
+def load(folder: Path = HERE) -> dict[str, dict[str, Any]]:
+    """The measurements there are in a folder, by command."""
     found: dict[str, dict[str, Any]] = {}
     for part in PARTS:
-        documents = [json.loads(path.read_text(encoding="utf-8")) for path in HERE.glob(f"{part}*.json")]
+        documents = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob(f"{part}*.json")]
         results: dict[Any, dict[str, Any]] = {}
         commits: dict[str, str] = {}
         for document in sorted(documents, key=lambda each: each["created"]):  # what was measured again replaces the old
@@ -63,7 +64,7 @@ def render(found: dict[str, dict[str, Any]]) -> str:
         if part in found:
             sections.append(write(found[part]))
         if part == "speed":
-            sections.append(precision())
+            sections += [precision(), elsewhere(load(ZEN4))]
     if "profile" in found:
         sections.append(profile(found["profile"]))
     return "\n".join(sections)
@@ -91,6 +92,14 @@ def _commits(by_name: dict[str, str]) -> str:
 
 def speed(document: dict[str, Any]) -> str:
     """Rates in steady state."""
+    return (
+        "## Steady state\n\n`rlexp bench speed --against sb3,d3rlpy`, each side at its better number of threads, "
+        f"{document['length']}.\n\n{rates(document)}\n{CORES}"
+    )
+
+
+def rates(document: dict[str, Any]) -> str:
+    """A row for each workload."""
     rows = []
     for result in document["results"]:
         if "error" in result:
@@ -110,10 +119,7 @@ def speed(document: dict[str, Any]) -> str:
             ]
         )
     head = ["work", "rlexp per second (threads)", "peer", "per second (threads)", "ratio", "goal", "between cores"]
-    return (
-        "## Steady state\n\n`rlexp bench speed --against sb3,d3rlpy`, each side at its better number of threads, "
-        f"{document['length']}.\n\n{table(head, rows)}\n{CORES}"
-    )
+    return table(head, rows)
 
 
 CORES = """\
@@ -125,7 +131,7 @@ was 2.6× there (speed-ddpg.json), and is 2.45× in the other (the newest run, s
 
 Rows of wide networks in float32 also depend on the processor. This one is of AMD's Zen 5, where compiled updates have
 large products made by oneDNN, as the matrix library of torch (MKL) uses half of such a processor. Elsewhere both sides
-multiply alike: before rlexp did so, DDPG, TD3 and CrossQ were 1.6× to 1.7× here.
+multiply alike: before rlexp did so, DDPG, TD3 and CrossQ were 1.6× to 1.7× here, and so they are on a Zen 4 (below).
 """
 
 
@@ -170,6 +176,23 @@ def precision() -> str:
 
 def _returns(values: list[float]) -> str:
     return f"{statistics.fmean(values):,.1f} ({', '.join(f'{value:,.1f}' for value in values)})"
+
+
+def elsewhere(found: dict[str, dict[str, Any]]) -> str:
+    """The wide networks on the processor before, where nobody multiplies float32 faster than MKL."""
+    commits = ", ".join(f"{part} at {_commits(document['commits'])}" for part, document in found.items())
+    (ensemble,) = found["scaling"]["results"]
+    return f"""\
+## On an older processor
+
+The works of wide networks on AMD's Zen 4, two cores of another virtual machine. What MKL multiplies in float32 is
+what that processor can, so that only `precision=bfloat16` goes beyond it. `rlexp bench speed --against sb3 --only …`,
+{found["speed"]["length"]}; {commits}.
+
+{rates(found["speed"])}
+`rlexp bench scaling --only ensemble --points 2,20`, {found["scaling"]["length"]}:
+{ensemble_growth(ensemble)}
+"""
 
 
 def solve(document: dict[str, Any]) -> str:
@@ -223,18 +246,28 @@ def scaling(document: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def ensemble_cost(result: dict[str, Any], few: int = 2, many: int = 20) -> str:
-    """How much more an update with many critics costs than one with few."""
-    start, end = result["points"].index(few), result["points"].index(many)
+FEW, MANY = 2, 20  # critics of an ensemble
+
+
+def ensemble_growth(result: dict[str, Any]) -> str:
+    """How much more an update with many critics costs than one with few, for each curve."""
+    start, end = result["points"].index(FEW), result["points"].index(MANY)
     growth = {name: curve["median"][start] / curve["median"][end] for name, curve in result["curves"].items()}
     each = "; ".join(f"{name}: **{ratio:.1f}×**" for name, ratio in growth.items())
+    return f"an update with {MANY} critics costs as much as this many with {FEW}: {each}."
+
+
+def ensemble_cost(result: dict[str, Any]) -> str:
+    """The same as a paragraph, with what arithmetic alone says."""
+    growth = ensemble_growth(result)
     # In forward passes; a backward one counts once for the gradients of weights and once for those of inputs.
     # Actor: the target's actions, its own step. Critic: the target, its own step, its slopes for the actor's.
-    passes = [(1 + 3) + (1 + 3 + 2) * critics for critics in (few, many)]
+    passes = [(1 + 3) + (1 + 3 + 2) * critics for critics in (FEW, MANY)]
     return (
-        f"An update with {many} critics costs as much as this many with {few}: {each}.\n\n"
-        "Where networks are wide, products are nearly all of an update, and every critic has its own: counted in\n"
-        f"passes through networks, the larger update costs {passes[1] / passes[0]:.2f}× as much.\n"
+        f"{growth[0].upper()}{growth[1:]}\n\n"
+        "Where networks are narrow, what surrounds the products is shared, and ten times as many critics cost far\n"
+        "less than ten times as much. Where they are wide, products are nearly all of an update, and every critic has\n"
+        f"its own: counted in passes through networks, the larger update costs {passes[1] / passes[0]:.2f}× as much.\n"
     )
 
 
