@@ -17,6 +17,10 @@ class UnknownEnvError(EnvError):
     """An id that nobody has registered."""
 
 
+class DivergedError(RlexpError):
+    """Training whose losses or actions are no numbers any more."""
+
+
 class DataError(RlexpError):
     """A dataset that cannot be read or does not fit the environment."""
 

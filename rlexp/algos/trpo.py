@@ -64,11 +64,12 @@ class TRPO(ActorCritic):
     learning_rate: Positive = 1e-3  # step size of the value function
     value_epochs: Count = 10  # passes of the value function over each rollout
     minibatch_size: Count = 128  # transitions in a gradient step of the value function
+    max_grad_norm: Positive | None = None  # gradients of the value function are scaled down to this norm; null: never
 
     def build(self, spec: EnvSpec, model: Model) -> None:
         """Separate actor and critic; only the critic has an optimizer."""
         self.build_networks(spec, model)
-        self.optimizer = Adam(self.critic.named_parameters(), self.learning_rate)
+        self.optimizer = Adam(self.critic.named_parameters(), self.learning_rate, max_grad_norm=self.max_grad_norm)
 
     def update(self, batch: Rollout) -> Update:
         """One step of the policy, then epochs of the value function."""

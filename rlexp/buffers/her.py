@@ -103,9 +103,20 @@ class HerBuffer(ReplayBuffer):
         extras: Mapping[str, Any] | None = None,
     ) -> None:
         """One step of all environments."""
-        self._before_rows[self._cursor] = self._age
+        at = self._cursor
+        self._before_rows[at] = self._age
         self._age += 1
         super().add(action, step, reward, extras)
+        if step.episodes and self.goals is not None:
+            self._check_ends(at, step)
+
+    def _check_ends(self, row: int, step: VecStep) -> None:
+        """Goals are reached where episodes end: few of an environment's first steps show how a wrapper rewards that."""
+        assert self.goals is not None
+        envs = np.flatnonzero(step.terminated | step.truncated)
+        place = row * self._num_envs + envs
+        achieved, desired = self._next_obs(place, self._flag.take(place), [self._achieved, self._desired])
+        self.goals.check(achieved, desired, step.reward[envs])
 
     def _close(self, row: int, envs: np.ndarray, flags: np.ndarray, final_obs: list[np.ndarray]) -> None:
         super()._close(row, envs, flags, final_obs)

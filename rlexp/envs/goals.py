@@ -48,7 +48,8 @@ class GoalRewards:
             )
         self._reward = reward
         self._terminated = self._function("compute_terminated", rows, goals, np.bool_)
-        self._check_rewards(steps)
+        tried = range(1, len(steps))  # no step led to the first observation
+        self._compare(self._reward(achieved[tried], desired[tried]), np.array([reward for _, reward in steps])[tried])
 
     def close(self) -> None:
         """Close the environment; its functions can still be asked."""
@@ -104,15 +105,16 @@ class GoalRewards:
             return by_row
         return at_once if found.shape == expected.shape and np.allclose(found, expected) else by_row
 
-    def _check_rewards(self, steps: list[tuple[dict[str, Any], float]]) -> None:
-        """Rewards for other goals must be on the scale of the environment's own: a wrapper may have changed those."""
-        for obs, reward in steps[1:]:
-            computed = float(self._reward(np.asarray(obs[ACHIEVED])[None], np.asarray(obs[DESIRED])[None])[0])
-            if not np.isclose(computed, reward, rtol=1e-4, atol=1e-6):
-                raise EnvError(
-                    f"{self._name}: step() gave the reward {reward:g}, but its compute_reward says {computed:g} for "
-                    "the same goals. Remove the wrapper that changes rewards, or use buffer=replay."
-                )
+    def check(self, achieved: np.ndarray, desired: np.ndarray, rewards: np.ndarray) -> None:
+        """Rewards [B] of steps must be what compute_reward says of their goals: a wrapper may have changed them."""
+        self._compare(self.reward(achieved, desired), rewards)
+
+    def _compare(self, computed: np.ndarray, given: np.ndarray) -> None:
+        for i in np.flatnonzero(~np.isclose(computed, given, rtol=1e-4, atol=1e-6)):
+            raise EnvError(
+                f"{self._name}: step() gave the reward {given[i]:g}, but its compute_reward says {computed[i] + 0.0:g} "
+                "for the same goals. Remove the wrapper that changes rewards, or use buffer=replay."
+            )
 
 
 def play_some(env: gym.Env, name: str) -> list[tuple[dict[str, Any], float]]:

@@ -18,6 +18,7 @@ from rlexp.config.fields import Count, Natural, Positive
 from rlexp.evaluation import Evaluation
 from rlexp.evaluators.base import Estimate
 from rlexp.seeding import derive_seed
+from rlexp.trainers.divergence import refuse_lost_losses
 from rlexp.trainers.workspace import EvaluationBroken, Interrupted, Workspace
 from rlexp.types import Batch, Rollout, Update
 from rlexp.video import open_video
@@ -302,6 +303,7 @@ class Trainer(ABC):
             row["rollout/length_mean"] = sum(lengths) / len(lengths)
         if self.successes:
             row["rollout/success_rate"] = sum(self.successes) / len(self.successes)
+        refuse_lost_losses(self.algo, self.metrics)
         row |= {name: float(value) for name, value in self.metrics.items()}
         row |= {f"schedule/{name}": value for name, value in self.algo.scheduled_values().items()}
         row |= self.loop_metrics()
@@ -318,6 +320,7 @@ class Trainer(ABC):
         seed = derive_seed(self.work.seed, "evaluation", self.updates, self.env_steps)
         if self.work.signal_number is not None:
             raise EvaluationBroken
+        refuse_lost_losses(self.algo, self.metrics)
         self.work.evaluating = True
         try:
             evaluation = self.work.evaluator(self.policy, self.eval_episodes, seed=seed)
@@ -366,6 +369,7 @@ class Trainer(ABC):
 
     def save_checkpoint(self) -> Path:
         """Write everything that a resume needs."""
+        refuse_lost_losses(self.algo, self.metrics)
         best, self.new_best = self.new_best, False
         path = self.work.run_dir.save(
             self.checkpoint_number, self.state_dict(), segments=self.segments(), best=best, keep=self.keep_checkpoints

@@ -12,6 +12,7 @@ from rlexp.envs import GymEnv, VecEnv, VecStep
 from rlexp.errors import CheckpointError, EnvError
 from rlexp.policy import Policy
 from rlexp.seeding import derive_seed
+from rlexp.trainers.divergence import refuse_lost_actions
 from rlexp.tree import ArrayTree
 from rlexp.types import Obs
 
@@ -39,6 +40,7 @@ class Collector:
 
     def step(self, env_action: np.ndarray, carry: Tensor | None = None) -> VecStep:
         """Step every environment; afterwards ``obs`` and ``carry`` are those to act on next."""
+        refuse_lost_actions(self.policy.algo, env_action)
         step = self.envs.step(env_action)
         self._refuse_nan(step.next_obs, step.reward)
         if step.obs is not step.next_obs:

@@ -98,6 +98,18 @@ def test_a_step_improves_the_surrogate_as_far_as_the_bound_allows(kind: str) -> 
     assert 0.2 * algo.target_kl < moved <= algo.target_kl  # near the bound, not anywhere inside
 
 
+def test_the_gradients_of_the_value_function_are_scaled_down_to_the_norm_that_is_set() -> None:
+    def moved(norm: float | None) -> float:
+        algo = trpo("discrete", max_grad_norm=norm)
+        before = [parameter.detach().clone() for parameter in algo.critic.parameters()]
+        algo.update(random_rollout(algo))
+        return max((new - old).abs().max().item() for new, old in zip(algo.critic.parameters(), before))
+
+    # Adam divides by |g| + 1e-8, so a gradient of norm 1e-12 moves nothing by more than 1e-4 of its step size
+    assert moved(1e-12) < 1e-3 * moved(1e6)
+    assert moved(1e6) == moved(None)
+
+
 def test_a_step_that_no_fraction_of_improves_is_not_taken() -> None:
     algo = trpo("discrete")
     rollout = random_rollout(algo)

@@ -41,6 +41,9 @@ class Rewards:
     def reward(self, achieved: Any, desired: Any) -> Any:
         return -(achieved != desired).any(-1).astype(np.float32)
 
+    def check(self, achieved: Any, desired: Any, rewards: Any) -> None:
+        """The world's own rewards are random."""
+
     def terminated(self, achieved: Any, desired: Any) -> Any:
         return (achieved == desired).all(-1) & self.terminates
 

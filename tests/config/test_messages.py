@@ -105,9 +105,8 @@ MISTAKES = {
     "algo=ppo algo.n_steps=9": "algo.n_steps: PPO has no such setting. Did you mean trainer.rollout_steps?",
     "algo=td3 algo.policy_delay=2": "algo.policy_delay: TD3 has no such setting. Did you mean actor_interval?",
     "algo=sac ent_coef=auto": "ent_coef: no such setting or group. There are: name, ",
-    "algo=trpo algo.max_grad_norm=1": (
-        "algo.max_grad_norm: TRPO has no such setting. 34 others have it (docs/reference.md lists the settings of "
-        "each)."
+    "algo=trpo algo.tau=1": (
+        "algo.tau: TRPO has no such setting. 27 others have it (docs/reference.md lists the settings of each)."
     ),
     "algo=null": "algo must be a component, not None: choose one with algo=…",
     "~algo.gamma": "algo.gamma can be changed but not removed.",

@@ -227,6 +227,14 @@ class Factor(gym.RewardWrapper):
         return 10.0 * float(reward)
 
 
+class Bonus(gym.Wrapper):
+    """Rewards success, which the first steps need not meet."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, *rest = self.env.step(action)
+        return obs, float(reward) + 10 * terminated, terminated, *rest
+
+
 class Elsewhere(GoalLine):
     """Rewards 1 at the goal, else 0, and no goal comes near; its observation does not tell where the point is."""
 
@@ -261,6 +269,13 @@ def test_rewards_that_cannot_be_found_are_refused_before_anything_is_written(mak
     with pytest.raises(EnvError, match=problem):
         runner.train(tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_reward_that_goals_do_not_explain_is_noticed_where_an_episode_ends(tmp_path):
+    config = compose([*SHORT, "env.id=own", "buffer=her", "trainer.total_steps=200", "trainer.learning_starts=199"])
+    runner = Runner(config, env_factory=lambda: Bonus(GoalLine(length=50)))
+    with pytest.raises(EnvError, match="gave the reward 10, but its compute_reward says 0 for the same goals"):
+        runner.train(tmp_path / "run")
 
 
 @pytest.mark.parametrize(("make", "ends"), [(GoalLine, nullcontext()), (Effort, pytest.raises(EnvError))])
