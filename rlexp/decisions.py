@@ -5,6 +5,7 @@ Compile or not, how many threads, which device: `run.json` keeps them, and a res
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -12,9 +13,9 @@ import torch
 from rlexp import onednn
 from rlexp.algos.base import Algorithm
 from rlexp.compiling import compiler_problem
-from rlexp.errors import ConfigError, RunError
+from rlexp.errors import ConfigError, RunError, counted
 from rlexp.loggers import Console
-from rlexp.machine import cpu_count, keep_freed_memory, multiplies_bfloat16
+from rlexp.machine import busy_cores, cpu_count, keep_freed_memory, multiplies_bfloat16
 from rlexp.run_dir import RunDir
 
 MAX_THREADS = 1024  # of a loaded run: OpenMP ends the process if it cannot start them
@@ -56,6 +57,11 @@ def decide(config: dict[str, Any], algo: Algorithm, planned_updates: int, consol
         )
     if threads == "auto":
         threads = cpu_count() if size == "large" else 1
+        if threads > 1 and (busy := busy_cores()) > (os.cpu_count() or 1) - threads:
+            console.note(
+                f"Other work wants {counted(busy, 'core')} of {os.cpu_count()}: threads=1 may be many times as fast as "
+                f"the {threads} that a network of this size is given. A run keeps its threads."
+            )
     return {"compile": compiled, "onednn": multiplies, "threads": threads, "device": str(algo.device)}
 
 

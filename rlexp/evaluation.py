@@ -15,7 +15,7 @@ import torch
 from rlexp.envs import GymEnv, SyncVecEnv, VecEnv
 from rlexp.envs.frame_rate import frame_rate
 from rlexp.envs.locate import missing_package
-from rlexp.envs.scores import Reference, reference_of
+from rlexp.envs.scores import Reference, reference_for
 from rlexp.errors import EnvError, RlexpError
 from rlexp.policy import Policy
 from rlexp.seeding import derive_seed
@@ -71,7 +71,7 @@ class Evaluator:
         self.warn = warn or logging.getLogger("rlexp").warning
         self.warned = env.spec().max_episode_steps is not None  # then no episode is endless
         self.render_mode = render_mode
-        self.reference = reference_of(env.spec().id, env.reference_returns)
+        self.reference = reference_for(env)
         self.envs: VecEnv | None = None
 
     def __call__(

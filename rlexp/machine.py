@@ -34,6 +34,15 @@ def cpu_count() -> int:
     return max(1, min(cores, int(share))) if share.isascii() and share.isdigit() else cores
 
 
+def busy_cores() -> int:
+    """Cores of the machine that other threads want at this moment; 0 where the system does not tell."""
+    try:
+        running = Path("/proc/loadavg").read_text(encoding="utf-8").split()[3].partition("/")[0]
+        return max(int(running) - 1, 0)  # who asks is one of them
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
 def cpu_model() -> str:
     """The processor's name where the system tells it."""
     try:

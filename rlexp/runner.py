@@ -33,7 +33,7 @@ from rlexp.datasets.settings import ObsScaling
 from rlexp.decisions import apply_decisions, decide, resolve_device, saved_decisions
 from rlexp.envs import DatasetEnv, GymEnv
 from rlexp.envs.goals import achieved_is_hidden
-from rlexp.envs.scores import reference_of
+from rlexp.envs.scores import reference_for, reference_of
 from rlexp.errors import ConfigError, DataError
 from rlexp.evaluation import Evaluator, check_filming
 from rlexp.evaluators import EvaluationMethod, InEnvironment
@@ -362,7 +362,8 @@ class Runner:
             if hasattr(trainer, "work"):
                 trainer.close()
             if status != "failed":
-                console.finish(summary, _paths(run_dir) | places, own_packages(self.config))
+                own, in_python = own_packages(self.config), self.env.factory is not None
+                console.finish(summary, _paths(run_dir) | places, own, in_python)
         return summary
 
     def _info(self, run_dir: RunDir, resumed: bool) -> RunInfo:
@@ -397,7 +398,7 @@ class Runner:
         }
         if self._figures is not None:
             summary["dataset"] = self._figures
-        reference = reference_of(self.spec.id, self.env.reference_returns)
+        reference = reference_for(self.env)
         last, best = trainer.last_eval or {}, trainer.best_eval or {}
         if reference is not None and "return_mean" in last and "return_mean" in best:
             # The last score is what the run gives; the best one was chosen by looking, which offline nobody can.

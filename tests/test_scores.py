@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from rlexp.config.compose import compose
-from rlexp.envs.scores import reference_of
+from rlexp.envs import GymEnv
+from rlexp.envs.scores import reference_for, reference_of
 from rlexp.errors import ConfigError
 from rlexp.runner import Runner
 from tests.trainers.recording import counting_config, train
@@ -30,6 +31,17 @@ def test_other_environments_have_none_unless_the_user_gives_one():
     assert own.score(-700) == 50
     with pytest.raises(ConfigError, match=r"\[random, expert\]"):
         Runner(compose(["algo=sac", "env=pendulum", "env.reference_returns=[1, 1]"]))
+
+
+def test_an_environment_that_was_changed_is_not_d4rls():
+    wrapper = {"_target_": "rlexp.envs.SelectObservation", "indices": [0, 1]}
+    assert reference_for(GymEnv(id="Hopper-v5")).source == "D4RL"
+    assert reference_for(GymEnv(id="Hopper-v5", kwargs={"healthy_reward": 0.0})) is None
+    assert reference_for(GymEnv(id="Hopper-v5", wrappers=[wrapper])) is None
+    assert reference_for(GymEnv(id="Hopper-v5", kwargs={"healthy_reward": 0.0}, reference_returns=[0, 9])).expert == 9
+    own = GymEnv(id="Hopper-v5")
+    own.factory = lambda: None
+    assert reference_for(own) is None
 
 
 def test_the_summary_has_the_last_and_the_best_score(tmp_path: Path, monkeypatch):

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rlexp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rlexp.envs.gym_env import GymEnv
 
 # Returns of a random and an expert policy that D4RL (Fu et al., 2020) measured in the environments of its time (v2).
 # Papers use them for all later versions, too.
@@ -35,6 +39,12 @@ class Reference:
     def to_dict(self) -> dict[str, float | str]:
         """As written to summary.json."""
         return {"random": self.random, "expert": self.expert, "source": self.source}
+
+
+def reference_for(env: GymEnv) -> Reference | None:
+    """The reference of an environment's returns; D4RL's are not those of one that somebody changed."""
+    changed = env.factory is not None or env.wrappers or env.kwargs
+    return reference_of("" if changed else env.spec().id, env.reference_returns)
 
 
 def reference_of(env_id: str, own: list[float] | None = None) -> Reference | None:

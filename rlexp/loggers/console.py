@@ -181,13 +181,16 @@ class Console:
         else:
             self._message([(f"warning: {text}", "yellow")])
 
-    def finish(self, summary: Mapping[str, Any], paths: Mapping[str, Any], trust: Sequence[str] = ()) -> None:
+    def finish(
+        self, summary: Mapping[str, Any], paths: Mapping[str, Any], trust: Sequence[str] = (), in_python: bool = False
+    ) -> None:
         """The last word: ``summary`` as in summary.json, ``paths`` what was written, by name (``run`` first).
 
-        ``trust`` are the packages that the commands proposed next have to name.
+        ``trust`` are the packages that the commands proposed next have to name; ``in_python``: the environment is a
+        function, which no command can name.
         """
         self.close()
-        for line in closing_lines(summary, paths, trust):
+        for line in closing_lines(summary, paths, trust, in_python):
             self._message(line)
 
     def close(self) -> None:
@@ -247,6 +250,8 @@ def plain_line(progress: Progress, row: Mapping[str, Any]) -> str:
     parts = [start]
     if (value := row.get("rollout/return_mean")) is not None:
         parts.append(f"return {number(value)}")
+    if (value := row.get("rollout/success_rate")) is not None:
+        parts.append(f"success {value:.0%}")
     if text := evaluation_text(row, "eval/"):
         parts.append(f"eval {text}")
     if text := trust_text(row, "eval/"):
@@ -267,7 +272,9 @@ def percent(done: int, total: int) -> str:
     return f"{min(100, 100 * done // total)}%"
 
 
-def closing_lines(summary: Mapping[str, Any], paths: Mapping[str, Any], trust: Sequence[str] = ()) -> list[Line]:
+def closing_lines(
+    summary: Mapping[str, Any], paths: Mapping[str, Any], trust: Sequence[str] = (), in_python: bool = False
+) -> list[Line]:
     """The final block."""
     status = str(summary.get("status", "completed"))
     mark, colour = STATUS.get(status, ("·", "cyan"))
@@ -288,7 +295,7 @@ def closing_lines(summary: Mapping[str, Any], paths: Mapping[str, Any], trust: S
     if (score := summary.get("normalized_score")) is not None:
         best_score = summary.get("best_normalized_score")
         ending = "" if best_score is None else f" at the end, {number(best_score)} at best"
-        lines.append(entry("score", f"{number(score)} normalized{ending}"))
+        lines.append(entry("score", f"{number(score)} of 100, normalized{ending}"))
     lines.append([])
     lines += [entry(label, place_text(place)) for label, place in paths.items()]
     if run := paths.get("run"):
@@ -298,6 +305,9 @@ def closing_lines(summary: Mapping[str, Any], paths: Mapping[str, Any], trust: S
             commands = [f"rlexp predict {place}", f"rlexp eval {place} env=NAME"]
         if status != "completed":
             commands.insert(0, f"rlexp resume {place}")
+        if in_python:
+            calls = ("evaluate",) if status == "completed" else ("resume", "evaluate")
+            commands = [f"rlexp.Agent.load({place_text(run)!r}, env=your_function).{call}()" for call in calls]
         lines.append([])
         lines += [entry("" if i else "next", command, "cyan") for i, command in enumerate(commands)]
     return lines

@@ -97,6 +97,8 @@ def _results_line(progress: Progress) -> Text:
 
     if (value := results.get("rollout/return_mean")) is not None:
         entry("return", number(value))
+    if (value := results.get("rollout/success_rate")) is not None:
+        entry("success", f"{value:.0%}")
     if shown := evaluation_text(results, "eval/"):
         entry("eval", shown, "bold cyan")
     if progress.best is not None:

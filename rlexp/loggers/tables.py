@@ -79,7 +79,10 @@ def print_choices(group: str, choices: Mapping[str, str], *, file: TextIO | None
 
 def print_runs(runs: Sequence[Mapping[str, Any]], *, settings: Sequence[str] = (), file: TextIO | None = None) -> None:
     """Run directories: each is its summary.json (whatever of it exists) with a ``name``, and the ``settings`` shown."""
-    columns = ["run", "status", "done", "algo", "env", "seed", "steps", "updates", "time", "eval", "best", *settings]
+    known = ["run", "status", "done", "algo", "env", "seed", "steps", "updates", "time", "eval", "best"]
+    dispensable = [name for name in ("updates", "algo", "seed", "env", "time", "done", "best") if name not in settings]
+    settings = [key for key in dict.fromkeys(settings) if key not in known]  # these have a column
+    columns = [*known, *settings]
     rows = [
         [
             str(run["name"]),
@@ -99,7 +102,7 @@ def print_runs(runs: Sequence[Mapping[str, Any]], *, settings: Sequence[str] = (
     ]
     used = [index for index in range(len(columns)) if index == 0 or any(row[index] for row in rows)]
     right = {"done", "seed", "steps", "updates", "time", "eval", "best"}
-    _print_fitting(columns, rows, used, ("updates", "algo", "seed", "env", "time", "done", "best"), right, file)
+    _print_fitting(columns, rows, used, dispensable, right, file)
 
 
 def print_presets(presets: Sequence[Mapping[str, str]], *, file: TextIO | None = None) -> None:
@@ -179,7 +182,7 @@ def print_evaluation(
     if (rate := result.get("success_rate")) is not None:
         lines.append(entry("success", f"{rate:.0%}"))
     if (score := result.get("normalized_score")) is not None:
-        lines.append(entry("score", f"{number(score)} normalized"))
+        lines.append(entry("score", f"{number(score)} of 100, normalized"))
     lines.append(entry("episodes", _count(result.get("episodes"))))
     lines += [entry(label, place_text(place)) for label, place in (paths or {}).items()]
     file = sys.stdout if file is None else file

@@ -11,6 +11,7 @@ from rlexp.models.cnn import CNN
 from rlexp.models.encoders import Encoder
 from rlexp.models.layers import MLP, Norm
 from rlexp.models.recurrent import Recurrent
+from rlexp.models.regularization import Dropout
 from rlexp.models.target import TargetNetwork
 
 OURS = (CNN, MLP, Recurrent)  # whose form can be told
@@ -52,7 +53,8 @@ def _layers(net: MLP) -> list[str]:
         return []
     norm = {Norm.none: "", Norm.layer: " LayerNorm", Norm.layer_after: " LayerNorm", Norm.batch_renorm: " BatchRenorm"}
     kind = " residual" if net.blocks is not None else norm[net.norm]
-    return [f"{'-'.join(map(str, net.hidden))} {net.activation.value}{kind}"]
+    drops = next((f" dropout {module.rate:g}" for module in net.modules() if isinstance(module, Dropout)), "")
+    return [f"{'-'.join(map(str, net.hidden))} {net.activation.value}{kind}{drops}"]
 
 
 def _has_form(part: nn.Module | None) -> bool:

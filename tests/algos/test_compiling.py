@@ -403,3 +403,18 @@ def test_a_processor_without_bfloat16_is_warned_of(
     algo.autocast = None
     decide({"compile": False, "threads": 1}, algo, 10, said)
     assert said.warn.call_count == warns
+
+
+@pytest.mark.parametrize(("busy", "told"), [(0, 0), (1, 1), (2, 1)])
+def test_busy_cores_are_told_where_several_threads_would_wait_for_them(
+    busy: int, told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rlexp.decisions, "busy_cores", lambda: busy)
+    monkeypatch.setattr(rlexp.decisions, "cpu_count", lambda: 2)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr(rlexp.decisions, "LARGE_NETWORK", 1)
+    algo, said = small_algo("dqn"), Mock()
+    assert decide({"compile": False, "threads": "auto"}, algo, 10, said)["threads"] == 2
+    assert said.note.call_count == told
+    assert decide({"compile": False, "threads": 2}, algo, 10, said)["threads"] == 2
+    assert said.note.call_count == told

@@ -321,7 +321,7 @@ def test_the_final_block_of_a_completed_run(tmp_path, monkeypatch):
         "✓ completed in 0:32  50,000 steps · 1,543 steps/s",
         "  evaluation   487.2 ± 21 over 20 episodes",
         "  best         500.0 ± 0 over 10 episodes at 45,000 steps",
-        "  score        98.2 normalized",
+        "  score        98.2 of 100, normalized",
         "",
         "  run          outputs/ppo 1",
         "  metrics      outputs/ppo 1/metrics.jsonl",
@@ -341,6 +341,15 @@ def test_a_run_without_an_environment_is_told_how_it_can_be_used() -> None:
     lines = closing_lines({"status": "completed", "env": "from_dataset"}, {"run": "outputs/a"})[-2:]
     told = ["".join(text for text, _ in line).strip() for line in lines]
     assert told == ["next         rlexp predict outputs/a", "rlexp eval outputs/a env=NAME"]
+
+
+def test_a_run_whose_environment_is_a_function_goes_on_in_python():
+    lines = closing_lines({"status": "interrupted", "env": "Mine"}, {"run": "outputs/a"}, in_python=True)[-2:]
+    told = ["".join(text for text, _ in line).strip() for line in lines]
+    assert told == [
+        "next         rlexp.Agent.load('outputs/a', env=your_function).resume()",
+        "rlexp.Agent.load('outputs/a', env=your_function).evaluate()",
+    ]
 
 
 @pytest.mark.parametrize(

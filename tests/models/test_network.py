@@ -211,6 +211,7 @@ def test_networks_are_described_as_they_are_built() -> None:
     members = 2 * ((5 * 5 + 5) + 2 * 5 + (5 + 1))  # LayerNorm has a weight and a bias for each unit
     parts = {"actor": actor, "target_critic": TargetNetwork(critic), "critic": critic}
     assert described(parts) == f"actor 16-8 tanh, 2 critics 5 tanh LayerNorm, {layers + members} parameters"
+    assert described({"critic": make(1, Network(hidden=(5,), dropout=0.1))}).startswith("critic 5 tanh dropout 0.1, ")
     seeing = Network(shared_encoder=True)
     first, second = (seeing.build(env_spec(image(84, 84, 3)), 1, defaults=SMALL) for _ in range(2))
     alone = sum(parameter.numel() for parameter in first.parameters())
