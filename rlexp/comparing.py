@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlexp.config.component import snake_case
+from rlexp.config.naming import component_name, one_of_a_class
 
 UNLIKE = ("name", "progress", "logger", "device")  # of the occasion, not of the experiment
 # How a run was computed and looked at: it differs, but changes nothing that is learned (or its last digits).
@@ -22,7 +22,7 @@ OF_THE_LOOP = ("env.num_envs", "env.vectorization", "env.workers", "env.normaliz
 SEED = "seed"
 CALLBACKS, PRUNING = "trainer.callbacks", "rlexp.sweeps.pruning.PruneTrial"  # a search adds it, with the trial's number
 
-Flat = dict[str, Any]  # a config with dotted keys; of a component its name: algo = "ppo"
+Flat = dict[str, Any]  # a config with dotted keys; of a component the name it is chosen by: algo = "ppo"
 
 
 def flat_config(config: Mapping[str, Any]) -> Flat:
@@ -33,7 +33,7 @@ def flat_config(config: Mapping[str, Any]) -> Flat:
         for key, value in node.items():
             name = f"{prefix}{key}"
             if key == "_target_":
-                flat[prefix.rstrip(".") or "_target_"] = snake_case(str(value).rpartition(".")[2])
+                flat[prefix.rstrip(".") or "_target_"] = component_name(node)
             elif isinstance(value, Mapping) and value:
                 add(value, f"{name}.")
             elif not name.startswith("algo.schedules.") or value is not None:
@@ -74,6 +74,8 @@ def _having(key: str, runs: Sequence[Flat]) -> list[Flat]:
 def varied(flats: Sequence[Flat]) -> list[str]:
     """Of :func:`differing` what was varied: not what follows from another choice, such as the algorithm."""
     keys, runs = [key for key in differing(flats) if key not in WATCHING], [compared(flat) for flat in flats]
+    # Choices of one class are varied by their settings, and no other setting follows from them.
+    keys = [key for key in keys if not all(one_of_a_class(key, str(run[key])) for run in runs if key in run)]
     kept: list[str] = []
     for key in sorted(keys, key=lambda key: CHOICES.index(key) if key in CHOICES else len(CHOICES)):
         choices = [choice for choice in kept if choice in CHOICES and (choice.startswith("env") or not _of_task(key))]

@@ -24,7 +24,7 @@ from rlexp.options import (
     read_options,
     read_query,
 )
-from rlexp.runs import Query, existing_places, find_runs
+from rlexp.runs import Query, existing_places, find_runs, setting_text
 
 TO_FLAGS = {"--to": "to", "-o": "to", "--output": "to"}
 
@@ -42,7 +42,7 @@ def list_runs(arguments: Sequence[str]) -> int:
         print(f"None of the {len(found)} runs {below} is like that." if found else f"No runs {below}.")
         return 0
     for run in runs:
-        run["settings"] = flat_config(run.get("config") or {})
+        run["settings"] = {key: setting_text(value) for key, value in flat_config(run.get("config") or {}).items()}
     known = dict.fromkeys(key for run in runs for key in run["settings"])
     for key in options.show:
         if key not in known:
@@ -72,11 +72,12 @@ def metrics(arguments: Sequence[str]) -> int:
 
 def report(arguments: Sequence[str]) -> int:
     """Write a page on many runs."""
-    from rlexp.report import write_report
+    from rlexp.report import title_of, write_report
 
     options, folders, where = read_query(ReportOptions, flags_as_options(arguments, TO_FLAGS))
     runs = _chosen("report", options, folders, where)
-    path = write_report(runs, Path(options.to).expanduser(), title=options.title, videos=options.videos)
+    title = options.title or title_of(existing_places(folders), len(runs))
+    path = write_report(runs, Path(options.to).expanduser(), title=title, videos=options.videos)
     print(f"{len(runs):,} runs, {path.stat().st_size / 1e6:.1f} MB: {short_path(path)}")
     return 0
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from rlexp.comparing import flat_config
-from rlexp.config.component import snake_case
 from rlexp.config.compose import choice_file
 from rlexp.config.messages import suggest
+from rlexp.config.naming import component_name
 from rlexp.errors import ConfigError, RlexpError, RunError
 from rlexp.loggers.format import outcome
 from rlexp.run_dir import RunDir
@@ -95,7 +95,6 @@ def _entry(path: Path) -> dict[str, Any]:
 def _so_far(run: RunDir) -> dict[str, Any]:
     """What is known of a run that has not come to its end: a summary, if there is one, is from before a resume."""
     parts = {name: node for name, node in run.config.items() if isinstance(node, dict)}
-    algo = str(parts.get("algo", {}).get("_target_", "")).rpartition(".")[2]
     row: dict[str, Any] = {"env_steps": 0, "updates": 0, "time_s": 0.0}
     for each in run.latest_rows():
         row |= each
@@ -105,7 +104,7 @@ def _so_far(run: RunDir) -> dict[str, Any]:
         row |= saved
     evaluated = {name.removeprefix("eval/"): value for name, value in row.items() if name.startswith("eval/")}
     return {
-        "algo": snake_case(algo),
+        "algo": component_name(parts.get("algo", {})),
         "env": parts.get("env", {}).get("id") or parts.get("env", {}).get("game", ""),
         "env_steps": row["env_steps"],
         "updates": row["updates"],
@@ -250,7 +249,7 @@ def _order(value: Any) -> tuple[int, float, list[tuple[int, int, str]]]:
 
 def _fits(value: Any, wanted: Sequence[str]) -> bool:
     """Whether a value is one of those: numbers by value, other things by their text, in which * stands for anything."""
-    text = _text(value)
+    text = setting_text(value)
     for each in wanted:
         number = _number(value)
         if number is not None:
@@ -264,10 +263,11 @@ def _fits(value: Any, wanted: Sequence[str]) -> bool:
     return False
 
 
-def _text(value: Any) -> str:
+def setting_text(value: Any) -> str:
+    """A setting as it is typed: null, true, [16,16]."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return f"[{','.join(map(_text, value))}]" if isinstance(value, list) else str(value)
+    return f"[{','.join(map(setting_text, value))}]" if isinstance(value, list) else str(value)
 
 
 def _created(run: Mapping[str, Any]) -> datetime | None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rlexp.comparing import differing, flat_config, seed_groups, tasks, varied
-from rlexp.config.component import target_of
+from rlexp.config.component import REGISTRY, target_of
+from rlexp.config.compose import choices, compose, register
+from rlexp.config.naming import component_name
 from rlexp.sweeps.pruning import PruneTrial
 from tests.fake_runs import config_of
 
@@ -76,3 +80,38 @@ def test_one_id_with_other_wrappers_or_arguments_is_another_task():
     ids = ["CartPole-v1"] * 3 + ["Pole-v0"]
     assert tasks(runs, ids) == ["CartPole-v1", "CartPole-v1 (SelectObservation)", "CartPole-v1", "Pole-v0"]
     assert tasks(runs, ["CartPole-v1"] * 4)[3] == "CartPole-v1 (length=3)"
+
+
+def test_components_are_called_by_the_names_they_are_chosen_by():
+    register()
+    for group, known in REGISTRY.items():
+        for name, cls in known.items():
+            if cls.__module__.startswith("rlexp."):
+                expected = "auto" if group == "model" else name  # one class behind all choices of model=
+                assert component_name({"_target_": target_of(cls), "encoder": "auto"}) == expected
+    assert component_name({"_target_": "rlexp.CrossQ"}) == "crossq"
+
+
+def test_of_several_choices_of_one_class_the_one_with_these_settings_is_named():
+    for choice in choices("model", []):
+        assert flat_config(compose([f"model={choice}", "env=cartpole", "algo=dqn"]))["model"] == choice
+
+
+def test_choices_of_one_class_were_varied_by_their_settings_from_which_no_other_follows():
+    runs = flats(config_of(), config_of(model__encoder="flat", model__hidden=[64]))
+    assert differing(runs) == ["model", "model.encoder", "model.hidden"]
+    assert varied(runs) == ["model.encoder", "model.hidden"]
+    own = flats(config_of(), config_of(model__encoder="flat", model___target_="mine.Net"))
+    assert varied(own) == ["model"]
+
+
+@pytest.mark.parametrize("target", ["mine.CrossQ", "mine.parts.CrossQ"])
+def test_a_class_of_the_users_own_is_called_after_itself(target):
+    assert component_name({"_target_": target}) == "cross_q"
+
+
+def test_the_whole_config_names_choices():
+    flat = flat_config(config_of("drq_v2", "pendulum_pixels"))
+    assert [flat[key] for key in ("algo", "buffer", "env", "trainer", "evaluator")] == [
+        "drq_v2", "replay", "gym", "replay", "environment",
+    ]  # fmt: skip

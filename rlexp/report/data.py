@@ -15,10 +15,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rlexp.comparing import SEED, Flat, differing, flat_config, key_of, seed_groups, tasks, varied
-from rlexp.errors import RlexpError
+from rlexp.comparing import Flat, differing, flat_config, key_of, seed_groups, tasks, varied
+from rlexp.errors import RlexpError, counted
 from rlexp.loggers.format import mean_std, outcome
 from rlexp.report.curves import read_curves, short
+from rlexp.report.labels import group_labels, settings_of, short_names
+from rlexp.report.text import clip, listed, text_of
 from rlexp.report.videos import Videos
 from rlexp.run_dir import RunDir
 
@@ -27,8 +29,9 @@ ALL_POINTS = 1_200_000  # of all curves together, about; a page of some ten mega
 LEAST_POINTS = 60
 TYPICAL_METRICS = 15
 PREFERRED = ("eval/return_mean", "eval/fqe_value", "eval/initial_value", "rollout/return_mean")
-FEW = 3  # settings that a sentence has room for
-MAX_TEXT = 4_000  # characters of one value
+SAID, NAMED = 5, 8  # settings that a sentence has room for: with their numbers of values, by name alone
+ALGORITHMS = 6  # that it has room for
+TITLES = 3  # runs that a title names
 
 
 def report_data(runs: Sequence[Mapping[str, Any]], title: str | None, videos: Videos) -> dict[str, Any]:
@@ -76,6 +79,14 @@ def report_data(runs: Sequence[Mapping[str, Any]], title: str | None, videos: Vi
     }
     data["headline"] = headline(data, flats)
     return data
+
+
+def title_of(places: Sequence[Path], runs: int) -> str:
+    """What a report is called after what it was asked for: folders or single runs by their names."""
+    names = [place.resolve().name for place in places]
+    if len(names) <= TITLES:
+        return listed(names)
+    return f"{counted(runs, 'run')} in {_common_folder([str(place.resolve()) for place in places]).name}"
 
 
 def _common_folder(names: Sequence[str]) -> Path:
@@ -148,7 +159,7 @@ def _problem(run: Mapping[str, Any]) -> str | None:
     told = run.get("problem")
     if told is None and run["status"] in ("failed", "interrupted"):
         told = (run.get("state") or {}).get("reason")
-    return None if told is None else _clip(told)
+    return None if told is None else clip(told)
 
 
 def _details(run: Mapping[str, Any]) -> list[list[str]]:
@@ -168,7 +179,7 @@ def _details(run: Mapping[str, Any]) -> list[list[str]]:
         if isinstance(state, dict):
             changed = {True: ", with changes", False: "", None: ""}.get(state.get("dirty"), "")
             rows.append([f"commit of {name}", f"{state.get('commit')}{changed}"])
-    return [[_clip(name), _clip(text)] for name, text in rows if text not in (None, "")]
+    return [[clip(name), clip(text)] for name, text in rows if text not in (None, "")]
 
 
 # ---- groups and the best of them
@@ -176,15 +187,14 @@ def _details(run: Mapping[str, Any]) -> list[list[str]]:
 
 def _groups(runs: Sequence[Mapping[str, Any]], flats: Sequence[Flat], keys: Sequence[str]) -> list[dict[str, Any]]:
     """Runs that differ in nothing but their seed, with mean and spread of their results."""
-    names = short_names(keys)
+    positions = seed_groups(flats)
     groups: list[dict[str, Any]] = []
-    for members in seed_groups(flats):
+    for members, label in zip(positions, group_labels(runs, flats, positions, keys)):
         first, flat = runs[members[0]], flats[members[0]]
-        parts = [_part(names[key], flat[key]) for key in keys if key != SEED and key in flat]
         results = [result for result in (_result(runs[member])[0] for member in members) if result is not None]
         groups.append(
             {
-                "label": _clip(" ".join(parts) or str(first.get("algo") or first["label"])),
+                "label": label,
                 "env": str(first.get("env") or ""),
                 "members": members,
                 "counted": len(results),  # runs that have a result: of these the mean is
@@ -193,71 +203,49 @@ def _groups(runs: Sequence[Mapping[str, Any]], flats: Sequence[Flat], keys: Sequ
                 "values": {key: _value(flat[key]) for key in keys if key in flat},
             }
         )
-    twice = {label for label, count in Counter(group["label"] for group in groups).items() if count > 1}
-    for group in groups:
-        if group["label"] in twice:
-            group["label"] += f" ({runs[group['members'][0]]['label']})"
     return groups
 
 
-def short_names(keys: Sequence[str]) -> dict[str, str]:
-    """Keys without their group, where that leaves no doubt: algo.gamma is gamma."""
-    ends = Counter(key.rpartition(".")[2] for key in keys)
-    return {key: end if ends[end := key.rpartition(".")[2]] == 1 else key for key in keys}
-
-
-def _part(name: str, value: Any) -> str:
-    if name in ("algo", "id"):
-        return str(value)
-    return f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={_text(value)}"
-
-
 def _best(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """For each environment the group with the largest mean return."""
+    """For each environment the group with the largest mean return; first the environment with the most runs."""
+    runs: Counter[str] = Counter()
     best: dict[str, int] = {}
     for position, group in enumerate(groups):
+        runs[group["env"]] += len(group["runs"])
         if group["result"] is None:
             continue
         other = best.get(group["env"])
         if other is None or group["result"] > groups[other]["result"]:
             best[group["env"]] = position
-    return [{"env": env, "group": position} for env, position in best.items()]
+    return [{"env": env, "group": position} for env, position in sorted(best.items(), key=lambda each: -runs[each[0]])]
 
 
 def headline(data: Mapping[str, Any], flats: Sequence[Flat]) -> str:
     """What a newcomer should know first, in some sentences."""
-    runs, groups, keys = data["runs"], data["groups"], [key for key in data["keys"] if key != SEED]
-    algos = list(dict.fromkeys(run["algo"] for run in runs if run["algo"]))
-    envs = list(dict.fromkeys(run["env"] for run in runs if run["env"]))
+    runs, groups = data["runs"], data["groups"]
+    algos, envs = _most_first(runs, "algo"), _most_first(runs, "env")
     seeds = max((len(group["runs"]) for group in groups), default=0)
-    said = _count(len(runs), "run")
+    said = counted(len(runs), "run")
     if algos:
-        said += f" of {_listed(algos)}"
+        said += f" of {listed(algos, ALGORITHMS)}"
     if envs:
-        said += f" on {_listed(envs)}"
+        said += f" on {listed(envs)}"
     if seeds > 1:
         said += f", up to {seeds} seeds each" if len(groups) > 1 else f", {seeds} seeds"
     elif len(groups) > 1:
         said += ", one seed each"
-    sentences = [f"{said}."]
-    names = short_names(keys)
-    settings = [key for key in keys if key not in ("algo", "env.id")]
-    if settings:
-        counts = [
-            f"{names[key]} ({len({key_of(flat[key]) for flat in flats if key in flat})} values)" for key in settings
-        ]
-        sentences.append(f"Varied: {_listed(counts, 5)}.")
+    sentences = [f"{said}.", *_varied(data["keys"], flats)]
+    on = Counter(group["env"] for group in groups)
     for best in data["best"][:3] if len(groups) > 1 else data["best"][:1]:
         group = groups[best["group"]]
         where = f" on {best['env']}" if len(envs) > 1 else ""
         one = runs[group["runs"][0]] if len(group["runs"]) == 1 else None
         reached = mean_std(group["result"], one["spread"] if one else group["spread"])
         over = f", mean over {group['counted']} seeds" if group["counted"] > 1 else ""
-        named = f"run {one['name']}" if one and len(settings) > FEW else group["label"]  # its settings stand below
-        which = f"Best{where} is {named} with a return of" if len(groups) > 1 else "Return"
+        which = f"Best{where} is {group['label']} with a return of" if on[best["env"]] > 1 else f"Return{where}"
         equal = sum(other["env"] == group["env"] and other["result"] == group["result"] for other in groups) - 1
         too = f", which {equal} other{'s' if equal > 1 else ''} reached too" if equal else ""
-        sentences.append(f"{which} {reached}{over}{too}.")
+        sentences.append(f"{which}{':' if where and on[best['env']] == 1 else ''} {reached}{over}{too}.")
     if pruned := data["statuses"].get("pruned"):
         were = "run was" if pruned == 1 else "runs were"
         sentences.append(f"{pruned} {were} pruned: ended early by the search, since others had done better by then.")
@@ -267,15 +255,21 @@ def headline(data: Mapping[str, Any], flats: Sequence[Flat]) -> str:
     return " ".join(sentences)
 
 
-def _count(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def _most_first(runs: Sequence[Mapping[str, Any]], what: str) -> list[str]:
+    return [name for name, _ in Counter(run[what] for run in runs if run[what]).most_common()]
 
 
-def _listed(names: Sequence[str], limit: int = 4) -> str:
-    names = [_clip(name) for name in names]
-    if len(names) > limit:
-        return f"{', '.join(names[:limit])} and {len(names) - limit} more"
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+def _varied(keys: Sequence[str], flats: Sequence[Flat]) -> list[str]:
+    """The sentence on the settings that were varied, in as much detail as it has room for."""
+    names, settings = short_names(keys), settings_of(keys)
+    if not settings:
+        return []
+    if len(settings) > NAMED:
+        return [f"They differ in {counted(len(settings), 'setting')}."]
+    if len(settings) > SAID:
+        return [f"Varied: {listed([names[key] for key in settings], NAMED)}."]
+    values = {key: len({key_of(flat[key]) for flat in flats if key in flat}) for key in settings}
+    return [f"Varied: {listed([f'{names[key]} ({count} values)' for key, count in values.items()], SAID)}."]
 
 
 # ---- values
@@ -292,20 +286,7 @@ def _value(value: Any) -> Any:
         return value
     if isinstance(value, int | float):
         return value if math.isfinite(value) and abs(value) < 2**53 else str(value)
-    return _clip(_text(value))
-
-
-def _text(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return str({None: "null", True: "true", False: "false"}[value])
-    if isinstance(value, list):
-        return f"[{', '.join(map(_text, value))}]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _clip(text: Any) -> str:
-    text = str(text)
-    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
+    return clip(text_of(value))
 
 
 def _finite(value: Any) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlexp.errors import ExportError
+from rlexp.loggers import tables
 from rlexp.runs import natural
 from tests.cli.conftest import Command
 from tests.fake_runs import config_of, make_run
@@ -68,7 +70,29 @@ def test_a_listed_run_shows_status_progress_result_and_the_settings_asked_for(rl
     assert header.split() == [*columns, "algo.gamma", "model.hidden"]
     shown = [cell for cell in row.split("  ") if cell.strip()]
     expected = ["outputs/sweep/10", "completed", "100%", "dqn", "CartPole-v1", "2", "1,000", "50", "0:10"]
-    assert [cell.strip() for cell in shown] == [*expected, "50.0 ± 1.5", "60.0 ± 0.5", "0.99", "None"]
+    assert [cell.strip() for cell in shown] == [*expected, "50.0 ± 1.5", "60.0 ± 0.5", "0.99", "null"]
+
+
+def test_a_column_that_is_there_is_not_shown_twice_and_choices_are_named_as_they_are_chosen(
+    rlexp: Command, tmp_path: Path
+) -> None:
+    config = config_of("drq_v2", "pendulum_pixels")
+    run = make_run(tmp_path / "outputs" / "pixels", config, rows=[], status="running")
+    (run / "summary.json").unlink()
+    header, row = rlexp("list", "runs", "algo=drq_v2", "show=algo,buffer,model.critic_hidden,compile").out.splitlines()
+    assert header.split() == ["run", "status", "done", "algo", "env", "seed", "steps", "updates", "time", "buffer",
+                              "model.critic_hidden", "compile"]  # fmt: skip
+    assert (row.split()[3], row.split()[-3:]) == ("drq_v2", ["replay", "null", "false"])
+
+
+def test_a_column_that_was_asked_for_stays_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(tables, "is_terminal", lambda file: True)
+    monkeypatch.setattr(tables, "print_table", lambda columns, rows, **kwargs: shown.extend(columns))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *args: os.terminal_size((20, 24)))
+    run = {"name": "outputs/a", "status": "completed", "algo": "dqn", "env": "CartPole-v1", "settings": {"algo": "dqn"}}
+    tables.print_runs([run], settings=["algo"])
+    assert shown == ["run", "status", "algo"]
 
 
 def test_pretraining_is_part_of_the_progress_of_a_mixed_run(rlexp: Command, tmp_path: Path) -> None:

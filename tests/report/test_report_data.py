@@ -89,6 +89,72 @@ def test_each_environment_has_a_best_of_its_own(tmp_path: Path) -> None:
     assert "Best on Acrobot-v1 is dqn Acrobot-v1 with a return of -90.0 ± 1.5." in data["headline"]
 
 
+UNLIKE = {"algo__gamma": 0.5, "model__hidden": [8], "model__residual": True, "seed": 1, "env__num_envs": 3,
+          "algo__learning_rate": 0.5}  # fmt: skip
+
+
+def labels(folder: Path) -> dict[str, list[str]]:
+    """Of each environment what its curves are called."""
+    found: dict[str, list[str]] = {}
+    for group in data_of(folder)["groups"]:
+        found.setdefault(group["env"], []).append(group["label"])
+    return found
+
+
+def test_many_unlike_runs_are_called_by_algorithm_or_preset_and_what_varies_among_those(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", config_of("ppo"), 1.0)
+    make_run(tmp_path / "b", config_of("ppo", **UNLIKE), 2.0, command=["rlexp", "zoo=ppo_cartpole"])
+    make_run(tmp_path / "c", config_of("dqn", algo__gamma=0.1), 3.0)
+    make_run(tmp_path / "d", config_of("dqn", algo__gamma=0.2), 4.0)
+    make_run(tmp_path / "e", config_of("dqn", "acrobot"), 5.0)
+    data = data_of(tmp_path)
+    names = ["ppo", "ppo_cartpole", "dqn gamma=0.1", "dqn gamma=0.2"]
+    assert labels(tmp_path) == {"CartPole-v1": names, "Acrobot-v1": ["dqn"]}
+    assert data["headline"].endswith(
+        "Best on CartPole-v1 is dqn gamma=0.2 with a return of 4.00 ± 1.5. Return on Acrobot-v1: 5.00 ± 1.5."
+    )
+
+
+def test_runs_that_differ_in_more_than_a_name_has_room_for_are_called_by_their_own_names(tmp_path: Path) -> None:
+    make_run(tmp_path / "first", config_of(), 1.0)
+    make_run(tmp_path / "2", config_of(**UNLIKE), 2.0)
+    assert labels(tmp_path) == {"CartPole-v1": ["run 2", "first"]}
+    make_run(tmp_path / "ppo-3", config_of("ppo"), 3.0)
+    assert labels(tmp_path) == {"CartPole-v1": ["dqn run 2", "dqn first", "ppo"]}
+    assert max(map(len, labels(tmp_path)["CartPole-v1"])) < 20
+
+
+def test_the_more_settings_were_varied_the_less_is_said_of_each(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", config_of(), 1.0)
+    make_run(tmp_path / "b", config_of(**UNLIKE, algo__tau=0.5), 2.0)
+    said = "Varied: gamma, learning_rate, tau, hidden, residual and num_envs."
+    assert said in data_of(tmp_path)["headline"]
+    more = {"buffer__capacity": 99, "trainer__learning_starts": 9, "algo__max_grad_norm": 3.0}
+    make_run(tmp_path / "c", config_of(**UNLIKE, **more), 2.0)
+    assert "They differ in 9 settings." in data_of(tmp_path)["headline"]
+
+
+def test_the_environment_with_the_most_runs_comes_first(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", config_of("dqn", "acrobot"), -90.0)
+    for name, seed in (("b", 1), ("c", 2)):
+        make_run(tmp_path / name, config_of("dqn", seed=seed), 100.0)
+    data = data_of(tmp_path)
+    assert [each["env"] for each in data["best"]] == ["CartPole-v1", "Acrobot-v1"]
+    assert data["headline"].startswith("3 runs of dqn on CartPole-v1 and Acrobot-v1")
+
+
+def test_headline_varied_and_config_call_an_algorithm_by_one_name(tmp_path: Path) -> None:
+    for algo in ("crossq", "drq_v2"):
+        make_run(tmp_path / algo, config_of(algo, "pendulum_pixels"))
+        path = tmp_path / algo / "summary.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"algo": algo}))
+    data = data_of(tmp_path)
+    assert data["headline"].startswith("2 runs of crossq and drq_v2 ")
+    for run, group in zip(data["runs"], data["groups"]):
+        assert run["algo"] == run["config"]["algo"] == group["values"]["algo"]
+    assert data["runs"][0]["config"]["buffer"] == "replay"
+
+
 def test_a_run_without_evaluations_is_judged_by_its_training_episodes(tmp_path: Path) -> None:
     make_run(tmp_path / "run", result=None, rows=[{"env_steps": 10, "updates": 0, "rollout/return_mean": 7.5}])
     data = data_of(tmp_path)
@@ -261,6 +327,16 @@ def test_a_report_is_written_and_replaced_but_nothing_else_is(rlexp: Command, sw
     answer = rlexp("report", sweep, "-o", mine)
     assert (answer.code, mine.read_text()) == (1, "<p>mine")
     assert "exists already and is not a report" in answer.err
+
+
+def test_a_report_is_titled_by_what_was_named(rlexp: Command, sweep: Path, tmp_path: Path) -> None:
+    runs = [sweep / name for name in ("0.9-1", "0.9-2", "0.99-1", "0.99-2")]
+    page = tmp_path / "page.html"
+    for given, title in (([sweep], "sweep"), (runs[:2], "0.9-1 and 0.9-2"), (runs, "4 runs in sweep")):
+        assert rlexp("report", *given, "-o", page).code == 0
+        assert f"<h1>{title}</h1>" in page.read_text()
+    rlexp("report", *runs[:2], "-o", page, "title=Mine")
+    assert "<h1>Mine</h1>" in page.read_text()
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,27 @@ from tests.report.test_report_data import hostile
 pytestmark = pytest.mark.skipif(find_browser() is None, reason="no Chromium or Chrome is installed")
 
 
+# More than ten settings of DQN.
+OTHER = {
+    "algo__gamma": 0.5,
+    "algo__learning_rate": 0.5,
+    "algo__tau": 0.5,
+    "algo__max_grad_norm": 3.0,
+    "model__hidden": [8],
+    "model__residual": True,
+    "model__dropout": 0.1,
+    "env__num_envs": 3,
+    "env__action_repeat": 2,
+    "env__frame_stack": 2,
+    "buffer__capacity": 99,
+    "trainer__learning_starts": 9,
+    "trainer__batch_size": 7,
+}
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Reports of a sweep over two settings with two seeds each, of one over three settings, and of hostile runs."""
+    """Reports of sweeps over two settings (two seeds each) and over three, of unlike runs, and of hostile ones."""
     folder = tmp_path_factory.mktemp("reports")
     for i, (gamma, rate) in enumerate((g, r) for g in (0.9, 0.99) for r in (0.1, 0.01, 0.001)):
         for seed in (1, 2):
@@ -32,9 +50,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for gamma, rate, tau in [(g, r, t) for g in (0.9, 0.99) for r in (0.1, 0.01) for t in (0.1, 1.0)]:
         config = config_of(algo__gamma=gamma, algo__learning_rate=rate, algo__tau=tau)
         make_run(folder / "three" / f"{gamma}-{rate}-{tau}", config, gamma * rate * tau)
+    make_run(folder / "unlike" / "0", config_of("dqn", "acrobot"), -90.0)
+    for i, config in enumerate((config_of("dqn"), config_of("ppo"), config_of("dqn", **OTHER)), start=1):
+        make_run(folder / "unlike" / str(i), config, 10.0 * i)
     hostile(folder / "hostile")
     found = {}
-    for name in ("two", "three", "hostile"):
+    for name in ("two", "three", "unlike", "hostile"):
         found[name] = write_report(find_runs([folder / name]), folder / f"{name}.html")
     return found
 
@@ -162,6 +183,44 @@ def test_three_settings_are_parallel_coordinates(running: Browser, pages: dict[s
     assert titles == ["gamma", "learning_rate", "tau", "return"]
     running.choose("#view", "heat")
     assert "averaged over" in running.js("document.getElementById('settings-hint').innerText")
+
+
+def test_a_label_of_parallel_coordinates_stands_where_its_lines_cross_the_axis(
+    running: Browser, pages: dict[str, Path]
+) -> None:
+    running.size(1200, 900)
+    running.open(pages["three"])
+    marks = "[...document.querySelectorAll('#settings g > .halo')].map(t => [t.textContent, +t.getAttribute('y')])"
+    labels = {text: y - 4 for text, y in running.js(marks)}  # of its baseline
+    starts = running.js(  # on the first axis, of gamma
+        "[...document.querySelectorAll('#settings path.line')].map(p => Number(p.getAttribute('d').split(/[ML ]/)[2]))"
+    )
+    for label in ("0.9", "0.99"):
+        near = [y for y in starts if abs(y - labels[label]) < 20]
+        assert len(near) == 4
+        assert sum(near) / 4 == pytest.approx(labels[label], abs=0.2)
+
+
+def test_unlike_runs_are_a_readable_page(running: Browser, pages: dict[str, Path]) -> None:
+    running.size(1200, 900)
+    running.complaints.clear()
+    running.open(pages["unlike"])
+    assert running.js("document.getElementById('env').value") == "CartPole-v1"  # which has the most runs
+    notes = running.js(
+        "[...document.querySelectorAll('.tile .note, #legend button span:nth-child(2)')].map(e => e.innerText)"
+    )
+    assert max(map(len, notes)) < 80
+    heights = running.js("[...document.querySelectorAll('.tile, #legend button')].map(e => e.clientHeight)")
+    assert max(heights) < 160
+    options = running.js("[...document.getElementById('view').options].map(o => o.value)")
+    assert options == ["dots"]  # of three runs parallel coordinates say nothing; the algorithms can be compared
+    assert "are averaged over" in running.js("document.getElementById('settings-hint').innerText")
+    assert column(running, "gamma") == [""] * 3
+    running.click("#more")
+    assert set(column(running, "gamma")) == {"0.99", "0.5"}
+    running.choose("#env", "Acrobot-v1")
+    assert "var(--c0)" in running.js("document.querySelector('#legend .swatch').getAttribute('style')")
+    assert running.complaints == []
 
 
 def test_a_run_opens_its_details(page: Browser) -> None:

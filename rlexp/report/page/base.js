@@ -81,6 +81,8 @@ function shortNames(keys) {
   return new Map(keys.map((key) => [key, key === "env.id" ? "env" : count.get(end(key)) === 1 ? end(key) : key]));
 }
 const NAMES = shortNames([...data.keys, ...data.more_keys]);
+const COLUMNS = 10; // settings that a table has room for
+const crowded = data.keys.length > COLUMNS; // runs that are unlike in so much: their settings are looked up, not read
 const isNumber = (value) => typeof value === "number";
 function order(a, b) {
   if (isNumber(a) && isNumber(b)) return a - b;
@@ -88,11 +90,21 @@ function order(a, b) {
   return String(a).localeCompare(String(b), "en", { numeric: true });
 }
 
-// With many groups the best ones have the colours, and the others are grey.
-const ranked = data.groups.map((_, index) => index);
-if (ranked.length > COLOURS) ranked.sort((a, b) => (data.groups[b].result ?? -Infinity) - (data.groups[a].result ?? -Infinity));
-const colourOf = new Map(ranked.map((group, rank) => [group, rank < COLOURS ? `var(--c${rank})` : "var(--rest)"]));
-const groupColour = (group) => colourOf.get(group) || "var(--rest)";
+// With many groups the best ones of the environment that is shown have the colours, and the others are grey.
+const rankings = new Map();
+function ranked() {
+  const env = data.groups.length > COLOURS ? state.env : null;
+  if (!rankings.has(env)) {
+    const list = data.groups.map((_, index) => index).filter((group) => env === null || data.groups[group].env === env);
+    if (list.length > COLOURS) list.sort((a, b) => (data.groups[b].result ?? -Infinity) - (data.groups[a].result ?? -Infinity));
+    rankings.set(env, new Map(list.map((group, rank) => [group, rank])));
+  }
+  return rankings.get(env);
+}
+function groupColour(group) {
+  const rank = ranked().get(group) ?? COLOURS;
+  return rank < COLOURS ? `var(--c${rank})` : "var(--rest)";
+}
 const isRest = (group) => groupColour(group) === "var(--rest)";
 const bestGroups = new Set(data.groups.length > 1 ? data.best.map((each) => each.group) : []);
 

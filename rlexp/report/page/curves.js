@@ -58,7 +58,7 @@ function drawCurves() {
   const xs = points.map((point) => point.x), values = points.flatMap((point) => band ? [point.low, point.high, point.y] : [point.y]).filter((y) => !state.log || y > 0);
   const bounds = (list) => list.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
   let [x0, x1] = bounds(xs), [y0, y1] = bounds(values);
-  if (x0 === x1) { x0 -= 1; x1 += 1; }
+  if (x0 === x1) { x1 = 2 * x0 || 1; x0 = 0; } // one point alone: in the middle
   const scale = state.log ? Math.log10 : (y) => y;
   [y0, y1] = [scale(y0), scale(y1)];
   const pad = (y1 - y0 || Math.abs(y1) || 1) * 0.05;
@@ -139,7 +139,7 @@ function emphasise(group) {
 }
 function drawLegend(all) {
   const coloured = all.filter((each) => !isRest(each.group));
-  if (data.groups.length > COLOURS) coloured.sort((a, b) => ranked.indexOf(a.group) - ranked.indexOf(b.group));
+  if (data.groups.length > COLOURS) coloured.sort((a, b) => ranked().get(a.group) - ranked().get(b.group));
   const rest = all.filter((each) => isRest(each.group));
   const entry = (groups, colour, label, note) => {
     const on = !groups.every((group) => state.hidden.has(group));

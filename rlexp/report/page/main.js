@@ -3,23 +3,23 @@ function drawTiles() {
   const completed = data.statuses.completed || 0, total = data.runs.length;
   const others = Object.entries(data.statuses).filter(([status]) => status !== "completed").map(([status, count]) => `${count} ${status}`).join(", ");
   const tiles = data.best.slice(0, 3).map(({ env, group }) => {
-    const best = data.groups[group], seeds = best.counted;
-    return tile("best", data.groups.length > 1 ? (data.best.length > 1 ? `Best on ${env}, at the end` : "Best return at the end") : `Return on ${env}`, withSpread(best.result, best.spread ?? data.runs[best.runs[0]].spread),
+    const best = data.groups[group], seeds = best.counted, alone = data.groups.filter((each) => each.env === env).length === 1;
+    return tile("best", alone ? `Return on ${env}` : data.best.length > 1 ? `Best on ${env}, at the end` : "Best return at the end", withSpread(best.result, best.spread ?? data.runs[best.runs[0]].spread),
       best.label + (seeds > 1 ? `, mean of ${seeds} seeds` : ""));
   });
   tiles.push(tile("", "Runs", String(total), completed === total ? "all completed" : [completed ? `${completed} completed` : "", others].filter(Boolean).join(", ")));
   const keys = data.keys.filter((key) => key !== "seed");
   if (keys.length || data.keys.length) {
-    const counts = keys.map((key) => `${NAMES.get(key)}: ${extent(distinct(data.groups, key))}`);
-    tiles.push(tile("", "Varied", keys.length ? `${keys.length} setting${keys.length > 1 ? "s" : ""}` : "the seed", keys.length ? counts.slice(0, 3).join(" · ") + (counts.length > 3 ? " · …" : "") : `${data.runs.length} seeds`));
+    const counts = keys.map((key) => `${NAMES.get(key)}: ${extent(distinct(data.groups, key), crowded ? 12 : 6)}`);
+    tiles.push(tile("", "Varied", keys.length ? `${keys.length} setting${keys.length > 1 ? "s" : ""}` : "the seed", keys.length ? counts.slice(0, crowded ? 1 : 3).join(" · ") + (crowded ? " · all of them under “more columns”" : counts.length > 3 ? " · …" : "") : `${data.runs.length} seeds`));
   }
   tiles.push(tile("", "Training time", span(data.time), total > 1 ? `${span(data.time / total)} per run` : ""));
   byId("tiles").replaceChildren(...tiles);
 }
-function extent(values) {
+function extent(values, most) {
   const shown = values.map((value) => setting(value, 3));
-  if (shown.length <= 6) return shown.join(", ");
-  return values.every(isNumber) ? `${shown[0]} to ${shown[shown.length - 1]}` : shown.slice(0, 6).join(", ") + ", …";
+  if (shown.length <= most) return shown.join(", ");
+  return values.every(isNumber) ? `${shown[0]} to ${shown[shown.length - 1]}` : shown.slice(0, most).join(", ") + ", …";
 }
 const tile = (kind, what, figure_, note) => el("div", { class: `tile ${kind}` }, el("div", { class: "what" }, what), el("div", { class: "figure" }, figure_), note ? el("div", { class: "note" }, note) : null);
 
@@ -76,8 +76,10 @@ function begin() {
   try { const theme = localStorage.getItem("rlexp-theme"); if (theme) document.documentElement.dataset.theme = theme; } catch { /* as above */ }
   const envs = [...new Set(data.runs.map((run) => run.env).filter(Boolean))];
   if (envs.length > 1) { // returns of different environments do not compare
+    const runs = (env) => data.runs.filter((run) => run.env === env).length;
+    envs.sort((a, b) => runs(b) - runs(a));
     state.env = envs[0];
-    choices(byId("env"), [...envs.map((env) => [env, env]), ["", "all"]], state.env);
+    choices(byId("env"), [...envs.map((env) => [env, `${env} · ${runs(env)} run${runs(env) === 1 ? "" : "s"}`]), ["", "all"]], state.env);
     byId("env-choice").hidden = false;
   }
   const results = data.runs.some((run) => run.result !== null && run.result !== undefined);

@@ -1,5 +1,6 @@
 // What the varied settings did: dots for one of them, a heat map for two, parallel coordinates for more.
 const MOST_CELLS = 24; // values of a setting that a heat map has room for
+const FEWEST = 6; // combinations of settings, of which parallel coordinates begin to show something
 const tested = data.keys.filter((key) => key !== "seed");
 
 const VALUES = {
@@ -19,13 +20,16 @@ const heat = (share) => `color-mix(in oklab, var(--hot) ${Math.round(share * 100
 
 function drawSettings() {
   const groups = measured();
-  const keys = tested.filter((key) => distinct(groups, key).length > 1);
+  const differing = tested.filter((key) => distinct(groups, key).length > 1);
+  // Where more settings differ than so many runs can tell of, only the algorithm is compared: the table has the others.
+  const telling = groups.length > differing.length && (groups.length >= FEWEST || differing.length < 3);
+  const keys = differing.length > 2 && !telling ? differing.filter((key) => key === "algo") : differing;
   const section = byId("settings-section");
   section.hidden = keys.length === 0;
   if (section.hidden) return;
   const small = keys.filter((key) => distinct(groups, key).length <= MOST_CELLS);
-  const views = [["dots", "one setting"], ...(small.length > 1 ? [["heat", "heat map"]] : []), ...(keys.length > 1 ? [["parallel", "parallel coordinates"]] : [])];
-  const usual = keys.length === 1 ? "dots" : keys.length === 2 && small.length === 2 ? "heat" : "parallel";
+  const views = [["dots", "one setting"], ...(small.length > 1 ? [["heat", "heat map"]] : []), ...(keys.length > 1 && telling ? [["parallel", "parallel coordinates"]] : [])];
+  const usual = keys.length === 1 ? "dots" : small.length > 1 && (keys.length === 2 || !telling) ? "heat" : telling ? "parallel" : "dots";
   const view = views.some(([name]) => name === state.view) ? state.view : usual;
   choices(byId("view"), views, view);
   choices(byId("value"), Object.entries(VALUES).map(([name, [text]]) => [name, text]), state.value);
@@ -41,11 +45,12 @@ function drawSettings() {
   const box = byId("settings"), [low, high] = [Math.min(...groups.map((group) => group.y)), Math.max(...groups.map((group) => group.y))];
   const share = (y) => high > low ? (y - low) / (high - low) : 0.5;
   const what = VALUES[state.value][0];
-  const mixed = keys.filter((key) => key !== across && key !== (view === "heat" ? down : null)).map((key) => NAMES.get(key));
-  const over = mixed.length && view !== "parallel" ? ` The other settings (${mixed.join(", ")}) are averaged over.` : "";
+  const mixed = differing.filter((key) => key !== across && key !== (view === "heat" ? down : null)).map((key) => NAMES.get(key));
+  const others = mixed.length > 4 ? `${mixed.length} of them` : mixed.join(", ");
+  const over = mixed.length && view !== "parallel" ? ` The other settings (${others}) are averaged over.` : "";
   if (view === "heat") { box.replaceChildren(heatMap(groups, across, down)); byId("settings-hint").textContent = `Mean ${what} of each combination; stronger colour is higher.${over}`; }
   else if (view === "parallel") { box.replaceChildren(parallel(groups, keys, share)); byId("settings-hint").textContent = `Every line is a combination of settings; it ${resultFirst(keys) ? "begins on the left" : "ends on the right"} at its ${what}. Stronger colour is higher.`; }
-  else { box.replaceChildren(dots(groups, across)); byId("settings-hint").textContent = `Every dot is a run, the lines are the mean ${what}.${keys.length > 1 ? over : ""}`; }
+  else { box.replaceChildren(dots(groups, across)); byId("settings-hint").textContent = `Every dot is a run, the lines are the mean ${what}.${over}`; }
 }
 function groupTip(event, title, groups) {
   const values = groups.map((group) => group.y), runs = groups.reduce((sum, group) => sum + group.n, 0);
@@ -86,6 +91,7 @@ function frame(height, least = 0) {
   const width = Math.max(byId("settings").clientWidth || 800, least);
   return [width, svg("svg", { viewBox: `0 0 ${width} ${height}`, height, style: { "min-width": `${least}px` }, role: "img", "aria-label": "settings and results" })];
 }
+const LINES_APART = 7; // pixels between lines that cross an axis at one value
 const roomFor = (keys) => 92 * (keys.length + 1);
 // Where not all axes are seen at once, the one that matters most is the one that is.
 const resultFirst = (keys) => byId("settings").clientWidth < roomFor(keys);
@@ -98,10 +104,18 @@ function parallel(groups, keys, share) {
   const px = (index) => side + index / (axes.length - 1) * (width - 2 * side), py = (at) => height - bottom - at * (height - top - bottom);
   const lines = svg("g"), hits = svg("g");
   const sorted = [...groups].sort((a, b) => a.y - b.y);
-  for (const [rank, group] of sorted.entries()) {
-    // Where a setting has few values the lines through one of them lie side by side, by their results.
-    const aside = sorted.length > 1 ? rank / (sorted.length - 1) - 0.5 : 0;
-    const points = axes.map((axis, index) => [px(index), axis.at(axis.of(group)) + aside * 0.6 * (axis.slot || 0)]).filter(([, at]) => !isNaN(at)).map(([x, at]) => `${x.toFixed(1)} ${py(at).toFixed(1)}`);
+  // Where a setting has few values the lines through one of them lie side by side around its label, by their results.
+  for (const axis of axes) {
+    const counts = new Map(), value = (group) => JSON.stringify(axis.of(group));
+    axis.rank = new Map(sorted.map((group) => { const rank = counts.get(value(group)) || 0; counts.set(value(group), rank + 1); return [group, rank]; }));
+    axis.alike = (group) => counts.get(value(group));
+  }
+  const beside = (axis, group) => {
+    const others = axis.alike(group) - 1, apart = Math.min(LINES_APART / (height - top - bottom), 0.6 * (axis.slot || 0) / Math.max(1, others));
+    return (axis.rank.get(group) - others / 2) * apart;
+  };
+  for (const group of sorted) {
+    const points = axes.map((axis, index) => [px(index), axis.at(axis.of(group)) + beside(axis, group)]).filter(([, at]) => !isNaN(at)).map(([x, at]) => `${x.toFixed(1)} ${py(at).toFixed(1)}`);
     const line = svg("path", { class: "line", d: "M" + points.join("L"), style: { stroke: heat(0.2 + 0.8 * share(group.y)) } });
     const fade = (on) => { for (const other of lines.children) other.classList.toggle("faded", on && other !== line); };
     lines.append(line);

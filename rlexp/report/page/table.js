@@ -1,7 +1,7 @@
 // The runs as a table: any column sorts, a row opens its details. On a phone the return stands beside the name.
 function columns() {
   const envs = new Set(data.runs.map((run) => run.env)).size > 1, algos = new Set(data.runs.map((run) => run.algo)).size > 1;
-  const keys = [...data.keys, ...(state.more ? data.more_keys : [])].filter((key) => !["seed", "algo", "env.id"].includes(key));
+  const keys = [...(crowded && !state.more ? [] : data.keys), ...(state.more ? data.more_keys : [])].filter((key) => !["seed", "algo", "env.id"].includes(key));
   const some = (name) => data.runs.some((run) => run[name] !== null && run[name] !== undefined && run[name] !== "");
   const result = { key: "result", title: "return", of: (run) => run.result, cell: (run) => withSpread(run.result, run.spread), title2: "of the last evaluation, ± standard deviation over its episodes; without evaluations, of the last training episodes" };
   const list = [
