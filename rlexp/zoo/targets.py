@@ -98,6 +98,7 @@ TARGETS = {
     "awac_cartpole": Target(475, 30_000, "updates"),
     "crr_cartpole": Target(475, 30_000, "updates"),
     "her_dqn_bit_flip": Target(0.9, 100_000, success=True),
+    "her_discrete_sac_bit_flip": Target(0.9, 20_000, success=True),
     "dqn_bit_flip": Target(0.1, 100_000, success=True, fails=True),
     "cql_pendulum": Target(-250, 30_000, "updates"),
     "cal_ql_pendulum": Target(-250, 30_000, "updates"),
