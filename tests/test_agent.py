@@ -399,8 +399,24 @@ CALLS = {
     "PPO('MlpPolicy', 'CartPole-v1')": "PPO: 'MlpPolicy' is not a setting. Write PPO(env='CartPole-v1', …) and",
     "PPO('acrobot', seed=3)": "PPO: 'acrobot' is not a setting. Write PPO(env='acrobot', …) and settings",
     "PPO(CountingEnv())": "PPO: CountingEnv is not a setting. Write PPO(env=CountingEnv, …) and settings",
+    "PPO(gym.make('CartPole-v1'))": 'Write PPO(env="CartPole-v1", …) and',
+    "SAC('MlpPolicy', gym.make('Pendulum-v1'))": 'Write SAC(env="Pendulum-v1", …) and',
+    "SAC('MlpPolicy')": "SAC: 'MlpPolicy' is not a setting. Write SAC(env='Pendulum-v1', …) and",
+    "Agent('algo=td3', 3)": "Agent: int is not a setting. Write Agent(env='Pendulum-v1', …) and",
+    "SAC('MlpPolicy', env='MountainCarContinuous-v0')": "Write SAC(env='MountainCarContinuous-v0', …) and",
+    "SAC({'gamma': 0.9}, env='Pendulum-v1')": "SAC: dict is not a setting. Write SAC(env='Pendulum-v1', …) and",
+    "SAC('MlpPolicy', env=lambda: CountingEnv())": "Write SAC(env=my_function, …) and",
+    "SAC('env=pendulum', 3)": 'SAC: int is not a setting. Write SAC("env=pendulum", …) and',
     "PPO(make_env)": "PPO: function is not a setting. Write PPO(env=make_env, …) and settings",
     "PPO(env=CountingEnv())": "because several are needed: env=CountingEnv or env=lambda: CountingEnv(…).",
+    "SAC(env=gym.make('Pendulum-v1'))": (
+        'several are needed: env="Pendulum-v1" or env=lambda: gym.make("Pendulum-v1").'
+    ),
+    "SAC(env=gym.make('Pendulum-v1', g=3.0))": 'several are needed: env=lambda: gym.make("Pendulum-v1", g=3.0).',
+    "SAC(env=gym.wrappers.ClipAction(gym.make('Pendulum-v1')))": (
+        'several are needed: env=lambda: ClipAction(gym.make("Pendulum-v1"), …).'
+    ),
+    "PPO(env=gym.wrappers.TimeLimit(CountingEnv(), 9))": "needed: env=lambda: TimeLimit(CountingEnv(…), …).",
     "PPO(env=3)": "PPO: env must be a function that makes an environment, because several are needed: env=my_function.",
     "PPO(env='cartpol')": "PPO: there is no environment 'cartpol'. Did you mean cartpole",
     "PPO('env=acrobot', env='cartpole')": "PPO: the environment is given twice.",
@@ -412,6 +428,13 @@ CALLS = {
     "Agent('algo=td3', 'env=pendulum', lr=1.0)": (
         'write lr=1.0 as Agent("algo.actor_learning_rate=1.0", …) or Agent("algo.critic_learning_rate=1.0", …).'
     ),
+    "SAC(zoo='td3_pendulum')": "SAC: write zoo='td3_pendulum' as SAC(\"zoo=td3_pendulum\", …).",
+    "SAC(buffer='her')": "SAC: write buffer='her' as SAC(\"buffer=her\", …).",
+    "SAC(model=dict(hidden=[8]))": "SAC: write model={'hidden': [8]} as SAC(\"model={hidden:[8]}\", …).",
+    "SAC(**{'algo.gamma': 0.9})": 'SAC: write algo.gamma=0.9 as SAC("algo.gamma=0.9", …).',
+    "SAC(buffer=CountingEnv())": 'SAC: write buffer=… as SAC("buffer=…", …).',
+    "SAC(env='pendulum', ent_coef='auto')": "write ent_coef='auto' as SAC(\"algo.alpha=null\", …).",
+    "SAC(env='pendulum', policy_kwargs={})": "SAC has no argument 'policy_kwargs'. Networks have settings of their own",
     "PPO(sead=3)": "PPO has no argument 'sead'. Did you mean seed?",
     "PPO().learn(total_timesteps=1000)": (
         'PPO.learn: write total_timesteps=1000 as PPO("trainer.total_steps=1000", …).'
@@ -420,14 +443,17 @@ CALLS = {
     "Agent('algo=bc', 'env=pendulum').learn(9)": 'total_updates=9 as Agent("trainer.total_updates=9", …).',
     "PPO().learn(seed=3)": "PPO.learn: write seed=3 as PPO(seed=3, …).",
     "PPO().learn(callback=None)": "PPO.learn has no argument 'callback'. There are: run_dir.",
+    "PPO().learn(env='cartpole')": "PPO.learn: write env='cartpole' as PPO(env='cartpole', …).",
+    "PPO.load('x', env=gym.make('CartPole-v1'))": 'several are needed: env=lambda: gym.make("CartPole-v1").',
     "PPO.load('x', env=CountingEnv())": "PPO.load: env must be a function that makes an environment",
 }
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_wrong_call_is_answered_with_the_right_one(call: str) -> None:
+    names = {"PPO": rlexp.PPO, "SAC": rlexp.SAC, "Agent": Agent, "gym": gym}
     with pytest.raises(ConfigError) as caught:
-        eval(call, {"PPO": rlexp.PPO, "Agent": Agent, "CountingEnv": CountingEnv, "make_env": make_env})
+        eval(call, names | {"CountingEnv": CountingEnv, "make_env": make_env})
     assert CALLS[call] in str(caught.value)
 
 

@@ -97,7 +97,8 @@ def schema_of(cls: type) -> type:
             continue
         kind = _config_type(annotation)
         specs.append((name, kind, default))
-    return make_dataclass(f"{cls.__name__}Config", specs, namespace={"__module__": cls.__module__})
+    namespace = {"__module__": cls.__module__, "describes_": cls}
+    return make_dataclass(f"{cls.__name__}Config", specs, namespace=namespace)
 
 
 def schema_type(cls: type, name: str) -> Any:

@@ -15,6 +15,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import YAMLError
 
 from rlexp.config.component import REGISTRY, schema_of, schema_type
+from rlexp.config.foreign import ours
 from rlexp.config.messages import complaint, question, setting_names, settings_called, suggest, suggest_below
 from rlexp.config.trust import EVERYTHING, locate
 from rlexp.errors import ConfigError
@@ -180,16 +181,22 @@ def _no_such_setting(
         fields = known
     if name in fields:
         return ConfigError(f"{where} is not set in its config file; add it with a plus: {added}")
-    others = _choices_with(where.split(".")[0], name)
+    group, part = where.split(".")[0], where.rpartition(".")[0]
+    others = _choices_with(group, name)
     hint = suggest(name, fields)
-    if whole is not None and not others and not settings_called(name, {"": dict.fromkeys(("_target_", *fields))}):
+    if whole is not None and not others and not settings_called(name, {part: dict.fromkeys(("_target_", *fields))}):
         elsewhere = settings_called(name, OmegaConf.to_container(whole))  # type: ignore[arg-type]
         if elsewhere:  # other libraries make everything an argument of the algorithm
             return ConfigError(f"{where}: {target.split('.')[-1]} has no such setting.{question(elsewhere)}")
+    word = "it"
+    for other in () if others else ours(name):  # SAC has no vf_coef, but others have it as value_coef
+        if found := _choices_with(group, other.removeprefix(f"{group}.")):
+            others, word = found, other.rpartition(".")[2]
+            break
     if others and "Did you mean" not in hint:
-        hint = f" {' and '.join(others)} {'have' if len(others) > 1 else 'has'} it."
+        hint = f" {' and '.join(others)} {'have' if len(others) > 1 else 'has'} {word}."
         if len(others) > MANY:
-            hint = f" {len(others)} others have it (docs/reference.md lists the settings of each)."
+            hint = f" {len(others)} others have {word} (docs/reference.md lists the settings of each)."
     return ConfigError(f"{where}: {target.split('.')[-1]} has no such setting.{hint}")
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, Node
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
+from rlexp.config.foreign import NOTES, ours
+
 _WORDS = (
-    (r"Value '(?P<value>.*)' of type '.*' could not be converted to Float", "must be a number, not {value}"),
+    (r"Value '(?P<value>.*)' of type '.*' could not be converted to Float", "must be a number{null}, not {value}"),
     (r"Value '(?P<value>-?\d+)\.0' of type 'float' could not be converted to Integer",
      "must be a whole number: write {value}, not {value}.0"),
-    (r"Value '(?P<value>.*)' of type '.*' could not be converted to Integer", "must be a whole number, not {value}"),
+    (r"Value '(?P<value>.*)' of type '.*' could not be converted to Integer",
+     "must be a whole number{null}, not {value}"),
     (r"Value '(?P<value>.*)' is not a valid bool.*", "must be true or false, not {value}"),
     (r"Invalid value '(?P<value>.*)', expected one of \[(?P<known>.*)\]", "must be one of {known}, not {value}"),
     (r"Cannot convert '.*' to string: '(?P<value>.*)'", "must be text, not {value}"),
@@ -29,46 +33,13 @@ _WORDS = (
     (r".* \(DictConfig\) does not support deletion", "can be changed but not removed"),
 )  # fmt: skip
 
-# What other libraries call our settings, where it can mean nothing else (docs/coming_from.md has it all).
-_OURS = {
-    "actor_lr": "actor_learning_rate",
-    "batch_size": "minibatch_size",  # on-policy; of the other loops it is the name
-    "buffer_size": "capacity",
-    "clip_coef": "clip_range",
-    "critic_lr": "critic_learning_rate",
-    "ent_coef": "entropy_coef",
-    "eval_freq": "eval_interval",
-    "goal_selection_strategy": "strategy",
-    "gradient_steps": "gradient_updates_per_step",
-    "hidden_sizes": "hidden",
-    "lr": "learning_rate",
-    "n_envs": "num_envs",
-    "n_epochs": "epochs",
-    "n_eval_episodes": "eval_episodes",
-    "n_steps": "rollout_steps",
-    "net_arch": "hidden",
-    "norm_obs": "normalize_obs",
-    "norm_reward": "normalize_reward",
-    "num_steps": "rollout_steps",
-    "noise_clip": "target_noise_clip",
-    "policy_delay": "actor_interval",
-    "policy_lr": "actor_learning_rate",
-    "policy_noise": "target_noise",
-    "save_freq": "checkpoint_interval",
-    "target_policy_noise": "target_noise",
-    "target_update_interval": "target_interval",
-    "total_timesteps": "total_steps",
-    "train_freq": "train_frequency",
-    "update_epochs": "epochs",
-    "vf_coef": "value_coef",
-}
-
 
 def suggest(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
     """`` Did you mean beta?`` or what there is, as the end of a message; ``otherwise`` instead of a screen of names."""
     names = list(known)
-    near = _named(word, names) if word in _OURS else []
-    if near := near or difflib.get_close_matches(word, names, n=3, cutoff=0.6):
+    if word in NOTES:
+        return f" {NOTES[word]}"
+    if near := _named(word, names) if ours(word) else difflib.get_close_matches(word, names, n=3, cutoff=0.6):
         return question(near)
     if otherwise is not None:
         return f" {otherwise}"
@@ -81,8 +52,8 @@ def suggest_below(word: str, config: Mapping[str, Any], known: Iterable[str]) ->
     if found := settings_below(word, config):
         return question(found)
     paths = _paths(config)
-    near = difflib.get_close_matches(word, [*names, *(path.rpartition(".")[2] for path in paths)], n=1, cutoff=0.7)
-    if near and near[0] not in names:
+    near = difflib.get_close_matches(word, [*names, *map(_leaf, paths)], n=1, cutoff=0.7)
+    if word not in NOTES and near and near[0] not in names:
         return question([path for path in paths if path.endswith(f".{near[0]}")])
     return suggest(word, names)
 
@@ -90,22 +61,27 @@ def suggest_below(word: str, config: Mapping[str, Any], known: Iterable[str]) ->
 def settings_called(word: str, config: Mapping[str, Any]) -> list[str]:
     """The settings in the parts of a config that have a word, or our word for it, as their whole name."""
     paths = _paths(config)
-    found = [[path for path in paths if path.rpartition(".")[2] == name] for name in (word, _OURS.get(word))]
-    return found[0] or found[1]
+    found = ([path for path in paths if f".{path}".endswith(f".{name}")] for name in (word, *ours(word)))
+    return next(filter(None, found), [])
 
 
 def settings_below(word: str, config: Mapping[str, Any]) -> list[str]:
     """The settings in the parts of a config that a word names: ``trainer.total_steps`` for total_timesteps."""
-    paths = _paths(config)
-    wanted = _named(word, [path.rpartition(".")[2] for path in paths])
-    return [path for path in paths if path.rpartition(".")[2] in wanted]
+    return settings_called(word, config) or [path for path in _paths(config) if _ends_so(path, word)]
 
 
 def _named(word: str, names: Sequence[str]) -> list[str]:
     """Those of the names that a word stands for: itself, our word for it, or what ends so (critic_learning_rate)."""
-    ours = _OURS.get(word, word)
-    exact = [each for each in (word, ours) if each in names]
-    return exact[:1] or [name for name in names if name.endswith(f"_{ours}")]
+    exact = [each for each in (word, *map(_leaf, ours(word))) if each in names]
+    return exact[:1] or [name for name in names if _ends_so(name, word)]
+
+
+def _ends_so(name: str, word: str) -> bool:
+    return name.endswith(tuple(f"_{each}" for each in ours(word) or (word,)))
+
+
+def _leaf(path: str) -> str:
+    return path.rpartition(".")[2]
 
 
 def _paths(config: Mapping[str, Any]) -> list[str]:
@@ -138,10 +114,32 @@ def complaint(key: str, error: OmegaConfBaseException, given: str | None = None)
     message = str(error).splitlines()[0].rstrip(".")
     for pattern, words in _WORDS:
         if found := re.fullmatch(pattern, message):
-            return f"{key} {words.format(given=given or '1,2', **found.groupdict())}."
+            return f"{key} {words.format(given=given or '1,2', null=_or_null(error), **found.groupdict())}."
     if isinstance(error, (ConfigKeyError, ConfigAttributeError)) and isinstance(error.parent_node, DictConfig):
         return f"{key}: no such setting.{suggest(key.split('.')[-1], setting_names(error.parent_node))}"
     return f"{key}: {message}."
+
+
+def _or_null(error: OmegaConfBaseException) -> str:
+    """``, or null (learned)`` where a component's setting may be null, with what its comment says that null means."""
+    node, cls = error.child_node, getattr(error.object_type, "describes_", None)
+    if not isinstance(cls, type) or not isinstance(node, Node) or not node._is_optional():
+        return ""
+    found = re.search(r"\bnull: (.+?)(\. |$)", comment_of(cls, str(error.key)))
+    return f", or null ({found[1]})" if found else ", or null"
+
+
+def comment_of(cls: type, name: str) -> str:
+    """The comment beside a field, in the class that declares it last; nothing where there is none to read."""
+    for base in cls.__mro__:
+        if name in vars(base).get("__annotations__", {}):
+            try:
+                source = inspect.getsource(base)
+            except (OSError, TypeError):  # made by a program, or its file is gone
+                return ""
+            found = re.search(rf"^ +{name}: [^#\n]*# (.*)$", source, re.MULTILINE)
+            return found[1].strip() if found else ""
+    return ""
 
 
 def setting_names(node: DictConfig) -> list[str]:

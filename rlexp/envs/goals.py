@@ -7,13 +7,14 @@ Goal environments follow gymnasium-robotics' ``GoalEnv``: their observation is a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from rlexp.envs.seeded import old_api
 from rlexp.envs.spec import ACHIEVED, DESIRED
 from rlexp.errors import EnvError
 
@@ -34,6 +35,7 @@ class GoalRewards:
         self._space: spaces.Space = env.observation_space[ACHIEVED]  # type: ignore[index]
         self._shape, self._start = self._space.shape or (), getattr(self._space, "start", None)
         _refuse_reward_wrappers(env, name)
+        self._wrapped = any(_may_change_rewards(wrapper) for wrapper in _wrappers_around(env))
         steps = play_some(env, name)
         achieved = np.stack([obs[ACHIEVED] for obs, _ in steps])
         desired = np.stack([obs[DESIRED] for obs, _ in steps])
@@ -110,10 +112,13 @@ class GoalRewards:
         self._compare(self.reward(achieved, desired), rewards)
 
     def _compare(self, computed: np.ndarray, given: np.ndarray) -> None:
+        advice = (
+            "Remove the wrapper that changes rewards" if self._wrapped else "Let compute_reward give what step gives"
+        )
         for i in np.flatnonzero(~np.isclose(computed, given, rtol=1e-4, atol=1e-6)):
             raise EnvError(
                 f"{self._name}: step() gave the reward {given[i]:g}, but its compute_reward says {computed[i] + 0.0:g} "
-                "for the same goals. Remove the wrapper that changes rewards, or use buffer=replay."
+                f"for the same goals. {advice}, or use buffer=replay."
             )
 
 
@@ -128,7 +133,8 @@ def play_some(env: gym.Env, name: str) -> list[tuple[dict[str, Any], float]]:
             found.append((obs, float(reward)))
             ended = bool(terminated or truncated)
     except Exception as error:
-        raise EnvError(f"{name} could not be played: {type(error).__name__}: {error}") from error
+        said = old_api(error)
+        raise EnvError(f"{name} could not be played: {type(error).__name__}: {error}{said and f'.{said}'}") from error
     return found
 
 
@@ -144,11 +150,23 @@ def achieved_is_hidden(env: gym.Env, name: str) -> bool:
 
 def _refuse_reward_wrappers(env: gym.Env, name: str) -> None:
     """What lies between the agent and compute_reward must leave rewards alone: few steps may all have the reward 0."""
-    while isinstance(env, gym.Wrapper) and not hasattr(env, "compute_reward"):
-        if isinstance(env, (gym.RewardWrapper, gym.wrappers.NormalizeReward)):
+    for wrapper in _wrappers_around(env):
+        if isinstance(wrapper, (gym.RewardWrapper, gym.wrappers.NormalizeReward)):
             raise EnvError(
-                f"{name}: the wrapper {type(env).__name__} changes rewards, but compute_reward, by which buffer=her "
-                "finds those of other goals, does not know of it. Remove the wrapper that changes rewards, or use "
-                "buffer=replay."
+                f"{name}: the wrapper {type(wrapper).__name__} changes rewards, but compute_reward, by which "
+                "buffer=her finds those of other goals, does not know of it. Remove the wrapper that changes rewards, "
+                "or use buffer=replay."
             )
+
+
+def _wrappers_around(env: gym.Env) -> Iterator[gym.Wrapper]:
+    """The wrappers between the agent and whatever has compute_reward, from without."""
+    while isinstance(env, gym.Wrapper) and not hasattr(env, "compute_reward"):
+        yield env
         env = env.env
+
+
+def _may_change_rewards(wrapper: gym.Wrapper) -> bool:
+    """Whether it is one of the user's that does more than observations and actions."""
+    known = type(wrapper).__module__.partition(".")[0] in ("gymnasium", "rlexp")
+    return not known and not isinstance(wrapper, (gym.ObservationWrapper, gym.ActionWrapper))

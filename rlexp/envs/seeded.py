@@ -9,6 +9,7 @@ reaches back to the episode that really began anew. Free of torch.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -161,7 +162,11 @@ class SeededEnv(EpisodeRecord):
         return self._begin(self.episode + 1)
 
     def _begin(self, episode: int) -> Any:
-        result = self.env.reset(seed=self.episode_seed(episode))
+        try:
+            result = self.env.reset(seed=self.episode_seed(episode))
+        except TypeError as error:
+            self._explain(error)
+            raise
         if not self._checked:
             self._check(result)
         self.obs, self._info = result
@@ -180,11 +185,20 @@ class SeededEnv(EpisodeRecord):
         if taken == self._capacity:
             self._grow()
         self._actions[taken] = action
-        self.obs, reward, terminated, truncated, self._info = self._step(native)
+        try:  # costs nothing where nothing is raised
+            self.obs, reward, terminated, truncated, self._info = self._step(native)
+        except ValueError as error:
+            self._explain(error)
+            raise
         reward = float(reward)
         self.taken = taken + 1
         self.ret += reward
         return self.obs, reward, terminated, truncated
+
+    def _explain(self, error: Exception) -> None:
+        """Say of an environment of the old Gym API what it lacks; other errors are the environment's own."""
+        if hint := old_api(error):
+            raise EnvError(f"{self.spec.id} could not be played: {type(error).__name__}: {error}.{hint}") from error
 
     def summary(self) -> Episode:
         """The episode as it stands; asked for when it has ended."""
@@ -222,6 +236,23 @@ class SeededEnv(EpisodeRecord):
     def close(self) -> None:
         """Close the environment."""
         self.env.close()
+
+
+def old_api(error: Exception) -> str:
+    """What to change, as the end of a message, where an error comes of an environment written for the old Gym API."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    caller = str(frame.tb_frame.f_globals.get("__name__", "")) if frame else ""
+    if caller.partition(".")[0] not in ("gymnasium", "rlexp"):
+        return ""  # a mistake within the environment
+    if isinstance(error, ValueError) and re.search(r"values to unpack \(expected 5\b", str(error)):
+        return " Gymnasium's step gives five values: observation, reward, terminated, truncated, info."
+    if isinstance(error, ValueError) and re.search(r"values to unpack \(expected 2\b", str(error)):
+        return " Gymnasium's reset gives two values: observation and info."
+    if isinstance(error, TypeError) and re.search(r"reset\(\) .*keyword argument '(seed|options)'", str(error)):
+        return " Gymnasium's reset takes a seed and options: def reset(self, *, seed=None, options=None)."
+    return ""
 
 
 def _success(info: dict[str, Any]) -> float | None:

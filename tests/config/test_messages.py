@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 
 from rlexp.config.check import check_config
-from rlexp.config.compose import compose
+from rlexp.config.component import REGISTRY
+from rlexp.config.compose import compose, register
+from rlexp.config.foreign import NOTES, OURS
 from rlexp.config.overrides import apply_overrides
 from rlexp.errors import ConfigError
 
@@ -69,6 +72,9 @@ MISTAKES = {
     "algo=xyzzy": "algo=xyzzy: there is no such algo. There are: a2c, ",
     # a value that cannot be
     "algo.gamma=abc": "algo.gamma must be a number, not abc.",
+    "algo=sac algo.alpha=auto": "algo.alpha must be a number, or null (learned), not auto.",
+    "trainer.stop_return=x": "trainer.stop_return must be a number, or null, not x.",
+    "env.workers=x": "env.workers must be a whole number, or null (one per CPU, at most num_envs), not x.",
     "algo.gamma=2": "algo.gamma must be at most 1, not 2.0.",
     "algo=ppo algo.epochs=1.5": "algo.epochs must be a whole number, not 1.5.",
     "algo=ppo algo.normalize_advantage=perhaps": "algo.normalize_advantage must be true or false, not perhaps.",
@@ -104,7 +110,45 @@ MISTAKES = {
     "algo=sac buffer.size=9": "buffer.size: ReplayBuffer has no such setting. There are: capacity, n_step.",
     "algo=ppo algo.n_steps=9": "algo.n_steps: PPO has no such setting. Did you mean trainer.rollout_steps?",
     "algo=td3 algo.policy_delay=2": "algo.policy_delay: TD3 has no such setting. Did you mean actor_interval?",
-    "algo=sac ent_coef=auto": "ent_coef: no such setting or group. There are: name, ",
+    "algo=sac algo.learning_rate=1": (
+        "algo.learning_rate: SAC has no such setting. "
+        "Did you mean actor_learning_rate or critic_learning_rate or alpha_learning_rate?"
+    ),
+    "algo=sac ent_coef=auto": "ent_coef: no such setting or group. Did you mean algo.alpha?",
+    "algo=sac algo.ent_coef=auto": "algo.ent_coef: SAC has no such setting. Did you mean alpha?",
+    "algo=ppo algo.ent_coef=0": "algo.ent_coef: PPO has no such setting. Did you mean entropy_coef?",
+    "algo=rainbow algo.ent_coef=0": (  # whose memory has an alpha of its own
+        "algo.ent_coef: Rainbow has no such setting. algo=a2c and algo=ppo and algo=recurrent_ppo have entropy_coef."
+    ),
+    "algo=sac algo.vf_coef=1": (
+        "algo.vf_coef: SAC has no such setting. algo=a2c and algo=ppo and algo=recurrent_ppo have value_coef."
+    ),
+    "algo=ppo algo.vf_coef=1": "algo.vf_coef: PPO has no such setting. Did you mean value_coef?",
+    "algo=ppo algo.clip_range_vf=1": "algo.clip_range_vf: PPO has no such setting. Did you mean value_clip?",
+    "algo=ppo algo.batch_size=8": "algo.batch_size: PPO has no such setting. Did you mean minibatch_size?",
+    "algo=sac algo.batch_size=8": "algo.batch_size: SAC has no such setting. Did you mean trainer.batch_size?",
+    "algo=td3 algo.action_noise=ou": "algo.action_noise: TD3 has no such setting. Did you mean exploration?",
+    "algo=td3 algo.target_policy_noise=1": (
+        "algo.target_policy_noise: TD3 has no such setting. Did you mean target_noise?"
+    ),
+    "algo=td3 algo.policy_frequency=2": "algo.policy_frequency: TD3 has no such setting. Did you mean actor_interval?",
+    "algo=td3 algo.train_freq=2": "algo.train_freq: TD3 has no such setting. Did you mean trainer.train_frequency?",
+    "algo=sac algo.gradient_steps=2": (
+        "algo.gradient_steps: SAC has no such setting. Did you mean trainer.gradient_updates_per_step?"
+    ),
+    "algo=dqn algo.target_update_interval=9": (
+        "algo.target_update_interval: DQN has no such setting. Did you mean target_interval?"
+    ),
+    "algo=dqn algo.exploration_fraction=0.1": (
+        "algo.exploration_fraction: DQN has no such setting. It is written algo.schedules.epsilon.until=0.2."
+    ),
+    "algo=cql total_timesteps=9": "total_timesteps: no such setting or group. Did you mean trainer.total_updates?",
+    "algo=iql algo.weight_temp=3": "algo.weight_temp: IQL has no such setting. Did you mean beta?",
+    "algo=sac algo.policy_kwargs=x": (
+        "algo.policy_kwargs: SAC has no such setting. Networks have settings of their own: model.hidden=[256,256], "
+    ),
+    "policy_kwargs={net_arch:[8]}": "policy_kwargs: no such setting or group. Networks have settings of their own: ",
+    "use_sde=true": "use_sde: no such setting or group. There is no state-dependent exploration (gSDE).",
     "algo=trpo algo.tau=1": (
         "algo.tau: TRPO has no such setting. 27 others have it (docs/reference.md lists the settings of each)."
     ),
@@ -139,6 +183,22 @@ def test_a_mistake_is_explained(typed: str) -> None:
     assert message.startswith(MISTAKES[typed])
     assert not INTERNALS.search(message)
     assert "\n" not in message
+
+
+def test_every_word_of_another_library_is_answered_with_a_setting_that_is_there() -> None:
+    register()
+    fields = {
+        (group, field.name)
+        for group, choices in REGISTRY.items()
+        for cls in choices.values()
+        for field in dataclasses.fields(cls)
+    }
+    known = {name for _, name in fields} | {f"{group}.{name}" for group, name in fields}
+    for names in OURS.values():
+        assert {names} <= known if isinstance(names, str) else set(names) <= known
+    for note in NOTES.values():
+        for group, name in re.findall(r"\b(algo|model)\.(\w+)", note):
+            assert (group, name) in fields
 
 
 def test_null_takes_back_what_an_algorithm_or_preset_chose() -> None:
@@ -283,6 +343,10 @@ def test_a_config_folder_that_is_not_there_is_reported(tmp_path: Path, monkeypat
         ({"threads": True}, "threads must be auto or a whole number from 1, not True."),
         ({"threads": "many"}, "threads must be auto or a whole number from 1, not 'many'."),
         ({"seed": "x"}, "seed must be a whole number, not x."),
+        (
+            {"algo": {"_target_": "rlexp.algos.SAC", "alpha": "auto"}},
+            "algo.alpha must be a number, or null (learned), ",
+        ),
         ({"sead": 1}, "sead: no such setting. Did you mean seed?"),
         ({"env": None}, "env must be a component, not None: choose one with env=…"),
         ({"env": {"id": "CartPole-v1"}}, "env must be a component, not {'id': 'CartPole-v1'}: choose one with env=…"),

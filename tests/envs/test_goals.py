@@ -235,6 +235,26 @@ class Bonus(gym.Wrapper):
         return obs, float(reward) + 10 * terminated, terminated, *rest
 
 
+class Shaped(gym.Wrapper):
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = self.env.step(action)
+        return obs, 2.0 * float(reward) - 1.0, *rest
+
+
+class OldSteps(GoalLine):
+    """As Gym had it."""
+
+    def step(self, action: Any) -> Any:
+        return super().step(action)[:4]
+
+
+class OldReset(GoalLine):
+    """As Gym had it."""
+
+    def reset(self) -> Any:
+        return super().reset()
+
+
 class Elsewhere(GoalLine):
     """Rewards 1 at the goal, else 0, and no goal comes near; its observation does not tell where the point is."""
 
@@ -257,9 +277,13 @@ class Broken(GoalLine):
         (lambda: gym.wrappers.NormalizeReward(Elsewhere()), "the wrapper NormalizeReward changes rewards"),
         (Broken, "Broken could not be played: RuntimeError: no ground"),
         (NoReward, "has no compute_reward"),
-        (Effort, "compute_reward says"),
+        (Effort, "for the same goals. Let compute_reward give what step gives, or use buffer=replay"),
+        (lambda: gym.wrappers.TimeLimit(Effort(), 9), "Let compute_reward give what step gives"),
+        (OldSteps, "OldSteps could not be played: ValueError: .* Gymnasium's step gives five values: observation, "),
+        (OldReset, "OldReset could not be played: TypeError: .* def reset.self, .*, seed=None, options=None"),
         (AsksInfo, "depend on the two goals alone"),
         (lambda: Scaled(GoalLine()), "Remove the wrapper that changes rewards"),
+        (lambda: Shaped(GoalLine()), "for the same goals. Remove the wrapper that changes rewards, or"),
     ],
 )
 def test_rewards_that_cannot_be_found_are_refused_before_anything_is_written(make, problem, tmp_path):

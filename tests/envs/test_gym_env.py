@@ -1,6 +1,7 @@
 """The component: making, wrapping and the errors a user can cause."""
 
 import sys
+from contextlib import closing
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -177,6 +178,56 @@ def test_a_wrong_first_observation_is_reported(factory, problem):
     env.factory = factory
     with pytest.raises(EnvError, match=problem):
         env.build(seed=0).reset()
+
+
+class OldSteps(CountingEnv):
+    """Gives four values from step, as Gym did."""
+
+    def step(self, action):
+        return super().step(action)[:4]
+
+
+class OldReset(CountingEnv):
+    """Takes no seed, as Gym did."""
+
+    def reset(self):
+        return super().reset()
+
+
+class Mistaken(CountingEnv):
+    """Unpacks wrongly within."""
+
+    def step(self, action):
+        _first, _second, _third, _fourth, _fifth = [1, 2, 3, 4]
+        return super().step(action)
+
+
+def begin_and_step(vec):
+    vec.reset()
+    vec.step(np.zeros(1, np.int64))
+
+
+FIVE = r"could not be played: ValueError: .*Gymnasium's step gives five values: observation, reward, terminated, "
+SEEDED = r"could not be played: TypeError: .*Gymnasium's reset takes a seed and options: def reset\(self, \*, seed=None"
+
+
+@pytest.mark.parametrize("limit", [None, 9], ids=["bare", "limited"])
+@pytest.mark.parametrize(("factory", "problem"), [(OldSteps, FIVE), (OldReset, SEEDED)])
+@pytest.mark.parametrize("backend", ["sync", "subprocess"])
+def test_an_environment_of_the_old_api_is_told_what_gymnasium_asks(factory, problem, limit, backend):
+    env = GymEnv(id="old", max_episode_steps=limit, vectorization=backend)
+    env.factory = factory
+    with closing(env.build(seed=0, num_envs=1)) as vec, pytest.raises(EnvError, match=problem):
+        begin_and_step(vec)
+
+
+def test_a_mistake_within_an_environment_stays_what_it_is():
+    env = GymEnv(id="mistaken", max_episode_steps=9)
+    env.factory = Mistaken
+    vec = env.build(seed=0, num_envs=1)
+    vec.reset()
+    with pytest.raises(ValueError, match="expected 5, got 4"):
+        vec.step(np.zeros(1, np.int64))
 
 
 def test_a_factory_takes_the_place_of_the_id_and_keeps_limit_and_wrappers():
