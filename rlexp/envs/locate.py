@@ -160,9 +160,12 @@ def _missing_module(error: BaseException) -> str | None:
 
 
 def _unknown(env_id: str, name: str) -> str:
-    folded = {known.lower(): known for known in gym.registry}
-    near = [folded[match] for match in difflib.get_close_matches(name.lower(), folded, n=3)]
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    newest: dict[str, Registration] = {}  # by the name without its version; older ones may need what nobody maintains
+    for known in sorted(gym.registry.values(), key=lambda each: each.version or 0):
+        newest[re.sub(r"-v[0-9]+$", "", known.id).lower()] = known
+    # Versions left out: they would make names alike that are not. A class in Python need not be like any.
+    near = difflib.get_close_matches(re.sub(r"-v[0-9]+$", "", name).lower(), newest, n=3, cutoff=0.75)
+    hint = f" Did you mean {' or '.join(newest[each].id for each in near)}?" if near else ""
     return (
         f"Unknown environment id {env_id!r}.{hint} "
         "An id that a package registers on import is written package:Id, e.g. env.id=my_package:MyEnv-v0."

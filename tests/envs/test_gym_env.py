@@ -28,6 +28,19 @@ def test_a_misspelt_id_suggests_the_right_one():
         GymEnv(id="acrobot-v1").make()
 
 
+def test_suggestions_are_of_the_newest_version():
+    with pytest.raises(EnvError, match=r"Did you mean CartPole-v1\? An id"):
+        GymEnv(id="CartPol-v0").make()
+    with pytest.raises(EnvError, match=r"Did you mean Reacher-v5\?"):
+        GymEnv(id="Reachr-v2").make()
+
+
+def test_a_class_that_made_the_environment_is_likened_to_no_id():
+    with pytest.raises(EnvError, match="Unknown environment id 'Reach2D'") as caught:
+        GymEnv(id="Reach2D").make()
+    assert "Did you mean" not in str(caught.value)
+
+
 def test_an_id_like_no_other_is_only_called_unknown():
     with pytest.raises(EnvError, match="Unknown environment id 'Zzzzzz-v0'") as caught:
         GymEnv(id="Zzzzzz-v0").make()
