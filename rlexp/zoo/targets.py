@@ -113,7 +113,7 @@ TARGETS = {
     "her_sac_point_maze_open": Target(0.9, 15_000, success=True),
     "her_sac_point_maze": Target(0.9, 40_000, success=True),
     "sac_point_maze_open": Target(0.7, 15_000, success=True, fails=True),
-    # With Stable-Baselines3's settings: the least final return of its seeds, rounded down
+    # With Stable-Baselines3's settings: the least final return of the seeds that it had then, rounded down
     # (docs/benchmarks/reference/*.csv).
     "sac_hopper": Target(327, 50_000),
     "td3_hopper": Target(319, 50_000),
