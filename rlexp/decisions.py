@@ -20,6 +20,7 @@ from rlexp.run_dir import RunDir
 
 MAX_THREADS = 1024  # of a loaded run: OpenMP ends the process if it cannot start them
 LARGE_NETWORK = 50_000  # parameters; below that one thread is faster than several
+BUSY_SHARE = 0.25  # of the machine's cores at other work: below that it may have been a moment
 COMPILE_PAYS_AFTER = {"small": 12_000, "large": 4_000}  # planned updates, by network; it costs what so many save
 
 
@@ -57,10 +58,12 @@ def decide(config: dict[str, Any], algo: Algorithm, planned_updates: int, consol
         )
     if threads == "auto":
         threads = cpu_count() if size == "large" else 1
-        if threads > 1 and (busy := busy_cores()) > (os.cpu_count() or 1) - threads:
+        cores, busy = os.cpu_count() or 1, busy_cores()
+        free = max(1, cores - busy)
+        if free < threads and busy >= BUSY_SHARE * cores:
             console.note(
-                f"Other work wants {counted(busy, 'core')} of {os.cpu_count()}: threads=1 may be many times as fast as "
-                f"the {threads} that a network of this size is given. A run keeps its threads."
+                f"Other work wants {counted(busy, 'core')} of {cores}: threads={free} may be many times as fast as the "
+                f"{threads} that a network of this size is given. A run keeps its threads."
             )
     return {"compile": compiled, "onednn": multiplies, "threads": threads, "device": str(algo.device)}
 

@@ -39,6 +39,7 @@ def test_an_environment_that_was_changed_is_not_d4rls():
     assert reference_for(GymEnv(id="Hopper-v5", kwargs={"healthy_reward": 0.0})) is None
     assert reference_for(GymEnv(id="Hopper-v5", wrappers=[wrapper])) is None
     assert reference_for(GymEnv(id="Hopper-v5", kwargs={"healthy_reward": 0.0}, reference_returns=[0, 9])).expert == 9
+    assert reference_for(GymEnv(id="Hopper-v5", max_episode_steps=50)) is None
     own = GymEnv(id="Hopper-v5")
     own.factory = lambda: None
     assert reference_for(own) is None

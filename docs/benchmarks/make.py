@@ -152,6 +152,23 @@ def _figures(curves: list[list[tuple[int, float]]]) -> tuple[list[float], list[f
     return [curve[-1][1] for curve in curves], [statistics.fmean(value for _, value in curve) for curve in curves]
 
 
+FEW_LINES = 5  # seeds whose curves can be told apart
+
+
+def _curves(axis: Any, curves: list[list[tuple[int, float]]], style: str, colour: str, whose: str) -> None:
+    """A line for each seed; of many the mean, and where the middle half of them lies."""
+    if len(curves) <= FEW_LINES:
+        for i, curve in enumerate(curves):
+            _line(axis, *zip(*curve), style, colour, None if i else whose)
+        return
+    steps, values = [x for x, _ in curves[0]], list(zip(*[[y for _, y in curve] for curve in curves], strict=True))
+    low, _, high = zip(*[statistics.quantiles(each, n=4, method="inclusive") for each in values])
+    axis.fill_between(steps, low, high, color=colour, alpha=0.25, linewidth=0)
+    _line(
+        axis, steps, [statistics.fmean(each) for each in values], style, colour, f"{whose}, mean of {len(curves)} seeds"
+    )
+
+
 def draw_beside(results: list[Result]) -> None:
     """MuJoCo curves of rlexp (lines) and Stable-Baselines3 (dashed), a panel for each preset."""
     pyplot = quiet_pyplot()
@@ -161,12 +178,9 @@ def draw_beside(results: list[Result]) -> None:
         if not runs:
             axis.axis("off")
             continue
-        for i, curve in enumerate(reference(algo, env) or reference("sac", env)):
-            whose = "Stable-Baselines3" + ("" if algo != "tqc" else ", SAC")
-            _line(axis, [x for x, _ in curve], [y for _, y in curve], "--", "#8b949e", None if i else whose)
-        for i, run in enumerate(runs):
-            x, y, _ = zip(*run["curve"])
-            _line(axis, x, y, "-", pictures.COLOURS["steps"], None if i else "rlexp")
+        theirs, ours = reference(algo, env) or reference("sac", env), [[(x, y) for x, y, _ in r["curve"]] for r in runs]
+        _curves(axis, theirs, "--", "#8b949e", "Stable-Baselines3" + ("" if algo != "tqc" else ", SAC"))
+        _curves(axis, ours, "-", pictures.COLOURS["steps"], "rlexp")
         axis.set_title(f"{algo.upper()} on {env}", loc="left", fontsize=9.5, fontweight="bold")
         axis.xaxis.set_major_formatter(lambda value, _: pages.thousands(round(value)))
         axis.set_xlim(left=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 # Their word -> ours; several where it depends on the algorithm: the first that the config has. A name that parts share
 # stands with its part.
 OURS: dict[str, str | tuple[str, ...]] = {
@@ -62,28 +64,43 @@ OURS: dict[str, str | tuple[str, ...]] = {
     "weight_temp": "algo.beta",
 }
 
+# Where our name means theirs only beside another setting: TD3+BC's alpha is no temperature, AWAC's beta divides by it.
+ONLY_BESIDE = {("ent_coef", "algo.alpha"): "initial_alpha", ("weight_temp", "algo.beta"): "expectile"}
+
 _NETWORKS = "Networks have settings of their own: model.hidden=[256,256], model.activation=relu, … (rlexp list model)."
 _FALL = "It is written algo.schedules.epsilon.{}."
 
-# What is no single setting here.
-NOTES = {
-    "anneal_lr": "It is written algo.schedules.learning_rate.end=0.",
-    "autotune": "A temperature is learned where algo.alpha=null, and stays fixed where it is a number.",
-    "clip_vloss": "It is written algo.value_clip=0.2, with the range.",
-    "encoder_factory": _NETWORKS,
-    "end_e": _FALL.format("end=0.05"),
-    "exploration_final_eps": _FALL.format("end=0.05"),
-    "exploration_fraction": _FALL.format("until=0.2"),
-    "num_minibatches": "algo.minibatch_size is the size of one, in transitions.",
-    "policy_kwargs": _NETWORKS,
-    "replay_buffer_class": "Hindsight replay is written buffer=her.",
-    "tensorboard_log": "It is written logger=tensorboard.",
-    "use_sde": "There is no state-dependent exploration (gSDE).",
-    "verbose": "What the terminal shows is progress=auto, rich, plain or none.",
+# What is no single setting here, and the setting that an algorithm must have for that to be so.
+NOTES: dict[str, tuple[str | None, str]] = {
+    "anneal_lr": ("learning_rate", "It is written algo.schedules.learning_rate.end=0."),
+    "autotune": ("initial_alpha", "A temperature is learned where algo.alpha=null, and fixed where it is a number."),
+    "clip_vloss": ("value_clip", "It is written algo.value_clip=0.2, with the range."),
+    "encoder_factory": (None, _NETWORKS),
+    "end_e": ("epsilon", _FALL.format("end=0.05")),
+    "exploration_final_eps": ("epsilon", _FALL.format("end=0.05")),
+    "exploration_fraction": ("epsilon", _FALL.format("until=0.2")),
+    "num_minibatches": ("minibatch_size", "algo.minibatch_size is the size of one, in transitions."),
+    "policy_kwargs": (None, _NETWORKS),
+    "replay_buffer_class": (None, "Hindsight replay is written buffer=her."),
+    "tensorboard_log": (None, "It is written logger=tensorboard."),
+    "use_sde": (None, "There is no state-dependent exploration (gSDE)."),
+    "verbose": (None, "What the terminal shows is progress=auto, rich, plain or none."),
 }
 
 
-def ours(word: str) -> tuple[str, ...]:
-    """Our words for another library's, by precedence; none if it is no word of theirs."""
+def ours(word: str, beside: Collection[str] | None = None) -> tuple[str, ...]:
+    """Our words for another library's, by precedence; none if it is no word of theirs.
+
+    ``beside`` are the settings that there are, where only those that mean the same there are asked for.
+    """
     names = OURS.get(word, ())
-    return (names,) if isinstance(names, str) else names
+    names = (names,) if isinstance(names, str) else names
+    if beside is None:
+        return names
+    return tuple(name for name in names if ONLY_BESIDE.get((word, name)) in (None, *beside))
+
+
+def note(word: str, beside: Collection[str]) -> str:
+    """What to do where another library's word is no single setting; nothing where that does not hold either."""
+    needed, text = NOTES.get(word, (None, ""))
+    return text if needed is None or needed in beside else ""

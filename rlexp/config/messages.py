@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, Node
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from rlexp.config.foreign import NOTES, ours
+from rlexp.config.foreign import note, ours
 
 _WORDS = (
     (r"Value '(?P<value>.*)' of type '.*' could not be converted to Float", "must be a number{null}, not {value}"),
@@ -37,8 +37,8 @@ _WORDS = (
 def suggest(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
     """`` Did you mean beta?`` or what there is, as the end of a message; ``otherwise`` instead of a screen of names."""
     names = list(known)
-    if word in NOTES:
-        return f" {NOTES[word]}"
+    if told := note(word, names):
+        return f" {told}"
     if near := _named(word, names) if ours(word) else difflib.get_close_matches(word, names, n=3, cutoff=0.6):
         return question(near)
     if otherwise is not None:
@@ -53,7 +53,9 @@ def suggest_below(word: str, config: Mapping[str, Any], known: Iterable[str]) ->
         return question(found)
     paths = _paths(config)
     near = difflib.get_close_matches(word, [*names, *map(_leaf, paths)], n=1, cutoff=0.7)
-    if word not in NOTES and near and near[0] not in names:
+    if told := note(word, [*map(_leaf, paths)]):
+        return f" {told}"
+    if near and near[0] not in names:
         return question([path for path in paths if path.endswith(f".{near[0]}")])
     return suggest(word, names)
 
@@ -61,7 +63,8 @@ def suggest_below(word: str, config: Mapping[str, Any], known: Iterable[str]) ->
 def settings_called(word: str, config: Mapping[str, Any]) -> list[str]:
     """The settings in the parts of a config that have a word, or our word for it, as their whole name."""
     paths = _paths(config)
-    found = ([path for path in paths if f".{path}".endswith(f".{name}")] for name in (word, *ours(word)))
+    names = (word, *ours(word, [*map(_leaf, paths)]))
+    found = ([path for path in paths if f".{path}".endswith(f".{name}")] for name in names)
     return next(filter(None, found), [])
 
 
@@ -72,7 +75,7 @@ def settings_below(word: str, config: Mapping[str, Any]) -> list[str]:
 
 def _named(word: str, names: Sequence[str]) -> list[str]:
     """Those of the names that a word stands for: itself, our word for it, or what ends so (critic_learning_rate)."""
-    exact = [each for each in (word, *map(_leaf, ours(word))) if each in names]
+    exact = [each for each in (word, *map(_leaf, ours(word, names))) if each in names]
     return exact[:1] or [name for name in names if _ends_so(name, word)]
 
 

@@ -43,7 +43,7 @@ class Reference:
 
 def reference_for(env: GymEnv) -> Reference | None:
     """The reference of an environment's returns; D4RL's are not those of one that somebody changed."""
-    changed = env.factory is not None or env.wrappers or env.kwargs
+    changed = env.factory is not None or env.wrappers or env.kwargs or env.max_episode_steps
     return reference_of("" if changed else env.spec().id, env.reference_returns)
 
 

@@ -307,7 +307,9 @@ def closing_lines(
             commands.insert(0, f"rlexp resume {place}")
         if in_python:
             calls = ("evaluate",) if status == "completed" else ("resume", "evaluate")
-            commands = [f"rlexp.Agent.load({place_text(run)!r}, env=your_function).{call}()" for call in calls]
+            trusting = f", trust={list(trust)}" if trust else ""
+            load = f"rlexp.Agent.load({place_text(run)!r}, env=your_function{trusting})"
+            commands = [f"{load}.{call}()" for call in calls]
         lines.append([])
         lines += [entry("" if i else "next", command, "cyan") for i, command in enumerate(commands)]
     return lines

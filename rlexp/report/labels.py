@@ -37,7 +37,7 @@ def group_labels(
             kinds.setdefault((str(runs[first].get("env") or ""), _kind(runs[first])), []).append(position)
         for (env, kind), alike in kinds.items():
             there = [members for members in groups if str(runs[members[0]].get("env") or "") == env]
-            one_algo = len({runs[member].get("algo") for members in there for member in members}) == 1
+            one_algo = len({str(runs[member].get("algo") or "") for members in there for member in members}) == 1
             own = varied([flats[firsts[position]] for position in alike])
             by_run = len(settings_of(own)) > ROOM or (one_algo and 1 < len(there) == sum(map(len, there)))
             for position in alike:
@@ -45,7 +45,7 @@ def group_labels(
                 name = _name(run) if by_run else _told(flats[firsts[position]], own)
                 said_by_it = by_run and (one_algo or name.startswith(str(run.get("algo"))))
                 names[position] = name if said_by_it else f"{kind} {name}".strip()
-    tasks = [(runs[first].get("env"), name) for first, name in zip(firsts, names)]
+    tasks = [(str(runs[first].get("env") or ""), name) for first, name in zip(firsts, names)]
     twice = {each for each, count in Counter(tasks).items() if count > 1}
     return [
         clip(name if task not in twice else f"{name} ({runs[first]['label']})")

@@ -70,7 +70,7 @@ MISTAKES = {
     "algo=crr env=pendulum dataset=replay dataset.run=no": "There is no run directory at ",
     "algo=crr env=pendulum dataset=replay dataset.zoo=no": "dataset.zoo='no' is not a preset. There are: ",
     # environments
-    "env=gym env.id=CartPol-v1": "Unknown environment id 'CartPol-v1'. Did you mean CartPole-v1 or ",
+    "env=gym env.id=CartPol-v1": "Unknown environment id 'CartPol-v1'. Did you mean CartPole-v1? ",
     "env=gym env.id=no_such_module:Env-v0": "env.id=no_such_module:Env-v0: the module 'no_such_module' could ",
     "+env.kwargs.foo=1": "CartPole-v1 cannot be made with env.kwargs={'foo': 1}: ",
     "env.wrappers=[{_target_:no.Wrapper}]": "The wrapper no.Wrapper cannot be imported: ",

@@ -143,6 +143,11 @@ MISTAKES = {
         "algo.exploration_fraction: DQN has no such setting. It is written algo.schedules.epsilon.until=0.2."
     ),
     "algo=cql total_timesteps=9": "total_timesteps: no such setting or group. Did you mean trainer.total_updates?",
+    "algo=td3_bc algo.ent_coef=0.1": (  # whose alpha weighs Q against cloning
+        "algo.ent_coef: TD3BC has no such setting. algo=a2c and algo=ppo and algo=recurrent_ppo have entropy_coef."
+    ),
+    "algo=awac algo.weight_temp=3": "algo.weight_temp: AWAC has no such setting. ",  # whose beta is its inverse
+    "algo=sac algo.anneal_lr=true": "algo.anneal_lr: SAC has no such setting. There are: ",
     "algo=iql algo.weight_temp=3": "algo.weight_temp: IQL has no such setting. Did you mean beta?",
     "algo=sac algo.policy_kwargs=x": (
         "algo.policy_kwargs: SAC has no such setting. Networks have settings of their own: model.hidden=[256,256], "
@@ -196,7 +201,8 @@ def test_every_word_of_another_library_is_answered_with_a_setting_that_is_there(
     known = {name for _, name in fields} | {f"{group}.{name}" for group, name in fields}
     for names in OURS.values():
         assert {names} <= known if isinstance(names, str) else set(names) <= known
-    for note in NOTES.values():
+    for needed, note in NOTES.values():
+        assert needed is None or ("algo", needed) in fields
         for group, name in re.findall(r"\b(algo|model)\.(\w+)", note):
             assert (group, name) in fields
 

@@ -295,11 +295,51 @@ def test_rewards_that_cannot_be_found_are_refused_before_anything_is_written(mak
     assert not (tmp_path / "run").exists()
 
 
-def test_a_reward_that_goals_do_not_explain_is_noticed_where_an_episode_ends(tmp_path):
-    config = compose([*SHORT, "env.id=own", "buffer=her", "trainer.total_steps=200", "trainer.learning_starts=199"])
-    runner = Runner(config, env_factory=lambda: Bonus(GoalLine(length=50)))
-    with pytest.raises(EnvError, match="gave the reward 10, but its compute_reward says 0 for the same goals"):
-        runner.train(tmp_path / "run")
+class Late(gym.Wrapper):
+    """Rewards the end of the time, as if it were worth something."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, float(reward) + 10 * truncated, terminated, truncated, info
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Bonus(GoalLine(length=50)), "10, but .* says 0 "),
+        (lambda: Late(GoalLine(length=9)), "9, but .* says -1 "),
+    ],
+)
+def test_a_reward_that_goals_do_not_explain_is_noticed_where_an_episode_ends(make, told, tmp_path):
+    config = compose([*SHORT, "env.id=own", "buffer=her", "trainer.total_steps=400", "trainer.learning_starts=399"])
+    with pytest.raises(EnvError, match=f"gave the reward {told}for the same goals"):
+        Runner(config, env_factory=make).train(tmp_path / "run")
+
+
+class Dense(GoalLine):
+    """Far from the origin, where float32 tells points apart by 6e-5 only; the reward is the distance."""
+
+    def _observe(self) -> dict[str, Any]:
+        return {name: leaf + 1e3 for name, leaf in super()._observe().items()}
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        return -np.abs(achieved_goal - desired_goal).sum(-1)
+
+
+def test_rounding_of_stored_goals_is_no_other_reward(tmp_path):
+    config = compose([*SHORT, "env.id=own", "buffer=her", "trainer.total_steps=1000", "trainer.learning_starts=999"])
+    Runner(config, env_factory=lambda: Dense(length=2)).train(tmp_path / "run")
+
+
+def test_a_reward_in_a_thousand_may_fall_on_the_other_side_by_rounding():
+    goals = GoalRewards(GoalLine(), "line")
+    far, near, missed, reached = np.full((3000, 1), 5.0), np.zeros((1, 1)), np.full(3000, -1.0), np.zeros(1)
+    for _ in range(3):
+        goals.check(far, np.zeros_like(far), missed)
+        goals.check(far[:1], near, reached)  # 0 where −1 is computed
+    with pytest.raises(EnvError, match="gave the reward 0, but its compute_reward says -1"):
+        for _ in range(10):
+            goals.check(far[:1], near, reached)
 
 
 @pytest.mark.parametrize(("make", "ends"), [(GoalLine, nullcontext()), (Effort, pytest.raises(EnvError))])

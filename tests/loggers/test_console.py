@@ -350,6 +350,8 @@ def test_a_run_whose_environment_is_a_function_goes_on_in_python():
         "next         rlexp.Agent.load('outputs/a', env=your_function).resume()",
         "rlexp.Agent.load('outputs/a', env=your_function).evaluate()",
     ]
+    block = closing_lines({"status": "completed"}, {"run": "outputs/a"}, ["mine"], in_python=True)
+    assert block[-1][1][0] == "rlexp.Agent.load('outputs/a', env=your_function, trust=['mine']).evaluate()"
 
 
 @pytest.mark.parametrize(

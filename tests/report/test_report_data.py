@@ -13,6 +13,7 @@ import pytest
 
 from rlexp.report.curves import Curve, read_curves
 from rlexp.report.data import report_data
+from rlexp.report.labels import group_labels
 from rlexp.report.page import render, safe_json
 from rlexp.report.videos import Videos
 from rlexp.runs import find_runs
@@ -355,3 +356,12 @@ def test_a_mistaken_report_is_one_line(arguments: list[str], message: str, rlexp
     assert (answer.code, answer.out) == (1, "")
     assert answer.err.startswith(f"error: {message}")
     assert not Path("report.html").exists()
+
+
+def test_what_a_strangers_summary_calls_its_algorithm_need_not_be_text() -> None:
+    keys = [f"algo.setting_{i}" for i in range(5)]
+    runs = [
+        {"algo": algo, "env": ["e"], "label": name} for algo, name in ((["x"], "one"), ("dqn", "two"), ({}, "three"))
+    ]
+    flats = [dict.fromkeys(keys, i) for i in range(3)]
+    assert len(group_labels(runs, flats, [[0], [1], [2]], keys)) == 3

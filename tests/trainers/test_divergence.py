@@ -40,3 +40,13 @@ def test_a_lost_action_is_not_blamed_on_the_environment(tmp_path: Path) -> None:
     config["trainer"] |= {"log_interval": never, "eval_episodes": 0, "checkpoint_interval": never}
     with pytest.raises(DivergedError, match=r"TD3 has diverged: the policy's action is NaN after \d+ updates"):
         Runner(config).train(tmp_path / "run")
+
+
+def test_weights_that_are_lost_are_not_saved(tmp_path: Path) -> None:
+    never = 10_000
+    config = small_config("dqn", algo__learning_rate=1e25)
+    steps = config["trainer"]["total_steps"]
+    config["trainer"] |= {"log_interval": never, "eval_episodes": 0, "checkpoint_interval": steps - 1}
+    with pytest.raises(DivergedError, match="DQN has diverged: loss/q is"):
+        Runner(config).train(tmp_path / "run")
+    assert not list((tmp_path / "run" / "checkpoints").glob("step_*"))
