@@ -164,9 +164,7 @@ def _curves(axis: Any, curves: list[list[tuple[int, float]]], style: str, colour
     steps, values = [x for x, _ in curves[0]], list(zip(*[[y for _, y in curve] for curve in curves], strict=True))
     low, _, high = zip(*[statistics.quantiles(each, n=4, method="inclusive") for each in values])
     axis.fill_between(steps, low, high, color=colour, alpha=0.25, linewidth=0)
-    _line(
-        axis, steps, [statistics.fmean(each) for each in values], style, colour, f"{whose}, mean of {len(curves)} seeds"
-    )
+    _line(axis, steps, [statistics.fmean(each) for each in values], style, colour, f"{whose}, {len(curves)} seeds")
 
 
 def draw_beside(results: list[Result]) -> None:
